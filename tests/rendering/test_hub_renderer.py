@@ -59,10 +59,10 @@ def test_a_published_folder_beside_weights_is_enough(cache, renderer, latin_font
 
 
 def test_what_the_hub_does_not_give_is_said(cache):
-    with pytest.raises(DataError, match=r"team/pixel is no folder or font here.*\n.*where there is network"):
+    with pytest.raises(DataError, match=r"team/pixel is not a local folder or font.*\n.*a network connection"):
         pretrainkit.open_renderer("team/pixel")
     cached(cache, "models--team--bert")
-    with pytest.raises(DataError, match="holds no renderer"):
+    with pytest.raises(DataError, match="has no renderer"):
         pretrainkit.open_renderer("team/bert")
 
 

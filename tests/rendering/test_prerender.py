@@ -265,7 +265,7 @@ def test_progress_reaches_the_size_of_the_input_and_tells_the_speed(corpus, smal
     prerender(find_documents([corpus]), small, tmp_path / "out", settings, workers=1, progress=seen)
     assert seen.total == corpus.stat().st_size
     assert 0 < seen.done <= seen.total
-    assert any(re.search(r"text patches, [\d,]+ a second", note) for note in seen.notes)
+    assert any(re.search(r"text patches, [\d,]+ per second", note) for note in seen.notes)
 
 
 @pytest.mark.parametrize("strategy", ["words", "bigrams"])
@@ -285,7 +285,7 @@ def test_characters_that_no_font_has_are_counted_and_named(small, tmp_path):
     notes = Notes()
     manifest = prerender(find_documents([tmp_path / "one.txt"]), small, tmp_path / "out", progress=notes)["train"]
     assert manifest["missing"] == {"U+6F22": 2, "U+5B57": 1}
-    assert any("3 characters of 2 kinds" in note for note in notes.notes)
+    assert any("3 characters, 2 different ones" in note for note in notes.notes)
 
 
 class Seen:

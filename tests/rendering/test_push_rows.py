@@ -129,14 +129,14 @@ def test_a_file_that_is_gone_from_the_hub_is_made_again(given, whole):
 
 def test_a_set_with_other_rows_is_refused(given, whole):
     other = RenderSettings(shard_characters=900)
-    with pytest.raises(DataError, match="holds rows of other documents") as error:
+    with pytest.raises(DataError, match="has rows of other documents") as error:
         push_rows(*given, whole[0], other, workers=1)
-    advice = followed(error.value, "rendering/hub.py: the data set on the hub holds rows of other")
-    assert "another one by --push" in advice
+    advice = followed(error.value, "rendering/hub.py: the data set on the hub has rows of other")
+    assert "another data set with --push" in advice
     assert push_rows(*given, CountingHub(), other, workers=1)
     foreign = CountingHub()
     foreign.stored["data/train-00000-of-00003.parquet"] = hashlib.sha256(b"").digest()
-    with pytest.raises(DataError, match="holds rows of other documents"):
+    with pytest.raises(DataError, match="has rows of other documents"):
         push_rows(*given, foreign, SETTINGS, workers=1)
 
 
@@ -154,7 +154,7 @@ def test_the_command_goes_on_with_what_a_server_has(given, whole, latin_font, tm
     assert done.returncode == 0, done.stderr
     assert hub.stored == whole[0].stored
     assert len(hub.commits) == 2
-    assert "7 of 8 files were there" in done.stderr
+    assert "7 of 8 files were rendered before" in done.stderr
     assert "someone/set/train:" in done.stdout
 
 

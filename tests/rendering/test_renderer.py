@@ -155,7 +155,7 @@ def test_characters_that_no_font_has_are_reported_once_and_by_name(renderer, cha
         warning("plain text")
     with pytest.raises(DataError, match=r"U\+0436.*\n.*fallback_fonts") as error:
         change(renderer, on_missing="error")("a\u0436b")
-    advised = followed(error.value, "rendering/drawer.py: no font has … / add a font that does to fallback_fonts, or")
+    advised = followed(error.value, "rendering/drawer.py: no font has … / add a font with them to fallback_fonts, or")
     with pytest.warns(UserWarning, match=r"U\+0436"):
         change(renderer, **dict([advised.rpartition(" ")[2].split("=")]))("a\u0436b")
     assert renderer.missing("a\u0436\u4e00b\u0436") == ["\u0436", "\u4e00"]

@@ -105,10 +105,12 @@ def test_a_folder_whose_font_was_exchanged_is_refused(renderer, tmp_path):
     save_renderer(renderer, tmp_path)
     with open(tmp_path / "latin.ttf", "ab") as font:
         font.write(b"more")
-    with pytest.raises(DataError, match="other fonts") as error:
+    with pytest.raises(DataError, match="the fonts or their order have changed") as error:
         load_renderer(tmp_path)
-    (advised,) = re.findall("save_renderer.*", followed(error.value, "rendering/folder.py: … is not rendered"))
-    with pytest.warns(UserWarning, match="other fonts"):
+    (advised,) = re.findall(
+        "save_renderer.*", followed(error.value, "rendering/folder.py: the renderer … no longer draws")
+    )
+    with pytest.warns(UserWarning, match="the fonts or their order have changed"):
         exec(advised.replace("NEW", str(tmp_path / "new")))
     load_renderer(tmp_path / "new")
     load_renderer(tmp_path, on_change="ignore")
@@ -136,8 +138,8 @@ def test_the_fingerprint_tells_what_changes_pixels_and_nothing_else(renderer, ch
         ('{"font_file": "latin.ttf", "fontsize": 8}', ConfigError, "fontsize"),
         ('{"font_file": "latin.ttf", "dpi": "many"}', ConfigError, "dpi"),
         ('{"dpi": 120}', DataError, "names no font"),
-        ("[1]", DataError, "no JSON object"),
-        ("{", DataError, "not JSON"),
+        ("[1]", DataError, "not a JSON object"),
+        ("{", DataError, "not valid JSON"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path, content, error, message):
@@ -179,7 +181,7 @@ def test_a_file_that_is_no_font_is_told_when_it_is_opened(renderer, latin_font, 
 def test_settings_that_are_torn_are_told_with_their_path(renderer, tmp_path, content):
     save_renderer(renderer, tmp_path)
     (tmp_path / "rendering.json").write_text(content)
-    with pytest.raises(DataError, match=r"rendering\.json lacks the settings"):
+    with pytest.raises(DataError, match=r"rendering\.json lacks the entry"):
         load_renderer(tmp_path)
 
 

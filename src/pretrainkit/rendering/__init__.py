@@ -1,4 +1,4 @@
-"""Text to pixels: renderers for models that read text as pictures. See docs/rendering.md."""
+"""Renderers that turn text into pixels, for models that read text as pictures. See docs/rendering.md."""
 
 from pretrainkit.rendering.batch import PatchBatch, float_pixels, render_batch
 from pretrainkit.rendering.config import FontOptions, RendererConfig

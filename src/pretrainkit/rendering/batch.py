@@ -1,7 +1,7 @@
 """Rendered texts as arrays for a model.
 
-Dimensions: B texts, L patches of a canvas, P pixels of a patch's side, D = P * P * C values of a patch: row by row,
-column by column, colour fastest; C is 3 with colours, else 1.
+Dimensions: B texts, L patches of a canvas, P pixels per side of a patch, D = P * P * C values of a patch in row-major
+order, colours last; C is 3 with `rgb`, else 1.
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ from pretrainkit.rendering.renderer import Renderer
 
 
 class PatchBatch(NamedTuple):
-    """Texts cut into patches."""
+    """Rendered texts as patches."""
 
     patches_BLD: NDArray[np.uint8]
-    """uint8; the background after each text's end patch."""
+    """uint8. Patches after the end patch of a text have the background colour."""
     num_patches_B: NDArray[np.int32]
-    """Patches of each text, the end patch included: its attention mask has so many ones."""
+    """Number of patches of each text, including the end patch."""
 
     def is_real(self) -> NDArray[np.bool_]:
-        """bool (B, L): False after the end patch."""
+        """Return bool (B, L), False after the end patch of a text."""
         return np.arange(self.patches_BLD.shape[1]) < self.num_patches_B[:, None]
 
 
 def render_batch(
     renderer: Renderer, texts: Sequence[Text], *, num_patches: int | None = None, multiple_of: int = 1
 ) -> PatchBatch:
-    """Render texts, at least one, into one array. Raises ValueError for no texts, or one that takes up more patches
-    than there are.
+    """Render one or more texts into one array. Raises ValueError if there is no text, or if a text needs more than
+    `num_patches`.
 
     Args:
-        num_patches: L. None: as many as the longest text takes, and so as few as the batch allows.
-        multiple_of: L is rounded up to a multiple of this.
+        num_patches: L. None: the number of patches of the longest text.
+        multiple_of: Round L up to a multiple of this.
     """
     if not texts:
-        raise ValueError("a batch of no texts cannot be rendered\n  give at least one")
+        raise ValueError("a batch without texts cannot be rendered\n  give at least one text")
     strips = [renderer.columns(text) for text in texts]
     P = renderer.config.pixels_per_patch
     counts_B = np.array([len(strip) // P for strip in strips], np.int32)
     longest = int(counts_B.max())
     if num_patches is not None and longest > num_patches:
         raise ValueError(
-            f"a text takes up {longest} patches, but the batch has {num_patches}\n"
-            f"  use a max_seq_length of {num_patches}"
+            f"a text needs {longest} patches, but the batch has {num_patches}\n  use a max_seq_length of {num_patches}"
         )
     L = -(-(num_patches or longest) // multiple_of) * multiple_of
     C = 3 if renderer.config.rgb else 1
@@ -63,7 +62,8 @@ def render_batch(
 
 
 def float_pixels(encoding: Encoding) -> NDArray[np.float32]:
-    """float32 (3, P, L * P): what the original's models take. White is 1, black is 0; grey in all three colours."""
+    """Return the input of the original's models, float32 (3, P, L * P). White is 1, black is 0; grey is repeated in all
+    three colours."""
     pixels = encoding.pixel_values
     planes = np.empty((3, *pixels.shape[:2]), np.float32)
     if pixels.ndim == 3:

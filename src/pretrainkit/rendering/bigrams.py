@@ -1,7 +1,7 @@
-"""Two characters at a time, as the released models of Lotz et al. 2023 (https://arxiv.org/abs/2311.00522) and of
-PIXEL-M4 read them.
+"""Rendering by character bigrams, as for the released models of Lotz et al. 2023 (https://arxiv.org/abs/2311.00522) and
+PIXEL-M4.
 
-Dimensions: N words, T characters, K pairs, X columns, P pixels of a patch's side.
+Dimensions: N words, T characters, K pairs of characters, X columns, P pixels per side of a patch.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ class Bigram(NamedTuple):
     """Two characters of a word, or its last one alone, or a space."""
 
     start: int
-    """Place of the first in the text."""
+    """Position of the first character in the text."""
     text: str
     word: int
-    """Number of the word; -1 for a space."""
+    """Index of the word; -1 for a space."""
 
 
 class BigramsPart(Part):
-    """Each pair begins a patch, and so does each word; a pair takes up as many patches as it is wide, mostly one.
+    """Text in which each pair of characters and each word starts a new patch. A wide pair needs several patches.
 
-    The second character stands right of the first, shaped apart. There is no margin before a pair. A text from right to
-    left is laid out from right to left; of a list of words, each word is. Pairs that do not fit whole are left out.
+    The two characters of a pair are shaped separately and drawn side by side, without a margin. Right-to-left text is
+    laid out from right to left; in a list of words, each word separately. Pairs that do not fit completely are left
+    out.
     """
 
     def __init__(self, drawer: Drawer, content: str | list[str], column: int) -> None:
@@ -45,16 +46,16 @@ class BigramsPart(Part):
         is_list = words is not None
         self.text = drawer.prepared(text, is_word=is_list)
         self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch, words=words)
-        room = max(self.geometry.last - column // P * P, 0) // P
-        pairs = self.all_pairs[:room]
-        # Pixels of both characters, by pair.
+        max_patches = max(self.geometry.last - column // P * P, 0) // P
+        pairs = self.all_pairs[:max_patches]
+        # Width of each pair: the sum of its characters' widths.
         widths_T = _letter_widths(drawer, "".join(pair.text for pair in pairs))
         firsts_K = np.cumsum([0, *(len(pair.text) for pair in pairs)])[:-1]
         patches_K = _num_patches(drawer, np.add.reduceat(widths_T, firsts_K) if pairs else widths_T)
-        num = int(np.searchsorted(patches_K.cumsum(), room, side="right"))  # as many as end within the room
+        num = int(np.searchsorted(patches_K.cumsum(), max_patches, side="right"))  # pairs that fit completely
         self.shown = pairs[:num]
         is_backward, order = is_rtl(self.text), list(range(num))
-        if is_backward:  # from left to right; the words of a list stay in their order
+        if is_backward:  # list the pairs from left to right; words of a list keep their order
             runs = groupby(order, key=lambda index: self.shown[index].word if is_list else 0)
             order = [index for _, run in runs for index in reversed(list(run))]
         self.pairs = [self.shown[index] for index in order]
@@ -62,25 +63,25 @@ class BigramsPart(Part):
         self.begin = column // P * P
         self.starts_K = self.begin + (self.patches_K.cumsum() - self.patches_K) * P
         self.end = self.begin + max(int(self.patches_K.sum()), 1) * P
-        if num < len(self.all_pairs) or not room:
+        if num < len(self.all_pairs) or not max_patches:
             self.end = min(self.end, self.geometry.last)
         drawn = [pair.text[::-1] if is_backward else pair.text for pair in self.pairs]
         self.lines = drawer.lines(list("".join(drawn)) or [""], is_words=True)
         columns: list[int] = []
         for pair, start in zip(self.pairs, self.starts_K.tolist(), strict=True):
-            # Of the second character, if there is one: behind the first, whose width is the next of all that are drawn.
+            # The second character, if any, follows the first. `len(columns)` is the index of the first one's width.
             columns += [start, start + int(self.lines.widths_N[len(columns)])][: len(pair.text)]
         self.columns_N = np.array(columns or [self.begin])
         if is_list:
-            # Of the pairs of a word, the leftmost one comes last here and stays.
+            # Iterate from the right, so that the leftmost pair of each word overwrites the others.
             firsts = {pair.word: int(start) for pair, start in reversed(list(zip(self.pairs, self.starts_K)))}
             self.word_starts = (*(firsts[word] // P for word in sorted(firsts) if word >= 0), self.end // P)
 
     def spans(self) -> list[Span]:
-        found: list[Span] = []
+        spans: list[Span] = []
         for pair, num_patches in zip(self.pairs, self.patches_K.tolist(), strict=True):
-            found += [(pair.start, pair.start + len(pair.text))] * num_patches
-        return found or [(0, 0)]
+            spans += [(pair.start, pair.start + len(pair.text))] * num_patches
+        return spans or [(0, 0)]
 
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
         num = len(self.shown)
@@ -97,20 +98,20 @@ class BigramsPart(Part):
 
 
 def word_places(words: list[str]) -> list[tuple[int, str]]:
-    """Where each word begins if they are joined by spaces, and the word."""
+    """Return each word with the position at which it begins when the words are joined by spaces."""
     return list(zip(accumulate((len(word) + 1 for word in words), initial=0), words, strict=False))
 
 
 def bigrams(text: str, *, space_patch: bool, words: list[tuple[int, str]] | None = None) -> list[Bigram]:
-    """The pairs of characters of each word; a word of odd length ends with one alone.
+    """Split each word into pairs of characters. A word of odd length ends with a single character.
 
     Args:
-        text: Its words are what lies between white space, unless `words` are given.
-        space_patch: White space between two words is an item of its own, a single space.
-        words: Where each word begins in the text, and the word.
+        text: The text. It is split into words at white space unless `words` is given.
+        space_patch: Add a space as an item of its own between two words.
+        words: Each word with the position at which it begins in the text.
     """
     if words is None:
-        words = [(found.start(), found.group()) for found in _WORD_OR_SPACE.finditer(text) if not found[0].isspace()]
+        words = [(match.start(), match.group()) for match in _WORD_OR_SPACE.finditer(text) if not match[0].isspace()]
     pairs: list[Bigram] = []
     for number, (start, word) in enumerate(words):
         if number and space_patch:
@@ -120,11 +121,11 @@ def bigrams(text: str, *, space_patch: bool, words: list[tuple[int, str]] | None
 
 
 def bigram_patches(drawer: Drawer, words: Sequence[str]) -> NDArray[np.int64]:
-    """(N,): patches that each word's pairs take up; no word is empty."""
+    """Return the number of patches of each word, int64 (N,). No word may be empty."""
     lengths_N = np.array([len(word) for word in words], np.int64)
     ends_N = np.cumsum(lengths_N)
     letters = "".join(words)
-    # The place of each character in its word: even ones begin a pair.
+    # Index of each character in its word: characters with an even index begin a pair.
     place_T = np.arange(len(letters)) - (ends_N - lengths_N).repeat(lengths_N)
     widths_K = np.add.reduceat(_letter_widths(drawer, letters), np.flatnonzero(place_T % 2 == 0))
     pairs_N = (lengths_N + 1) // 2
@@ -132,12 +133,12 @@ def bigram_patches(drawer: Drawer, words: Sequence[str]) -> NDArray[np.int64]:
 
 
 def space_patches(drawer: Drawer) -> int:
-    """Patches that a space between words takes up."""
+    """Return the number of patches of a space between words."""
     return int(_num_patches(drawer, _letter_widths(drawer, " "))[0]) if drawer.config.space_patch else 0
 
 
 def _letter_widths(drawer: Drawer, text: str) -> NDArray[np.int64]:
-    """(T,): pixels of each character alone."""
+    """Return the width of each character, measured alone, in pixels, int64 (T,)."""
     distinct = list(dict.fromkeys(text))
     drawn = [drawer.prepared(letter, is_word=True) for letter in distinct]
     widths = dict(zip(distinct, drawer.engine.lines(drawn, is_words=True).widths_N.tolist(), strict=True))
@@ -145,5 +146,5 @@ def _letter_widths(drawer: Drawer, text: str) -> NDArray[np.int64]:
 
 
 def _num_patches(drawer: Drawer, widths_K: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(K,): patches of each pair, at least one."""
+    """Return the number of patches of each pair, at least one, int64 (K,)."""
     return np.maximum(-(-widths_K // drawer.geometry.patch), 1)

@@ -1,4 +1,4 @@
-"""The documents that are rendered: files, and Wikipedia text with blank lines between articles."""
+"""Documents to render: files, and Wikipedia text with blank lines between articles."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pretrainkit.rendering.packing import wikipedia_articles
 
 
 class RenderDocument(NamedTuple):
-    """One document."""
+    """A document to render."""
 
     name: str
-    """Where it comes from: file or data set, and its number there."""
+    """Origin of the document: file or data set, and its number there."""
     text: str
 
 
 @dataclass(frozen=True)
 class FileDocuments:
-    """Files as `pretrainkit corpus` reads them, in an order that is always the same."""
+    """Documents of files, read as by `pretrainkit corpus`, in a fixed order."""
 
     sources: tuple[SourceFile, ...]
     text_key: str = "text"
 
     @property
     def identity(self) -> Any:
-        """JSON that changes when the documents may."""
+        """JSON value that changes when the documents may have changed."""
         return [[source.identity for source in self.sources], self.text_key]
 
     @property
@@ -44,8 +44,8 @@ class FileDocuments:
 
 @dataclass(frozen=True)
 class ArticleDocuments(FileDocuments):
-    """Text with a paragraph per line and three blank lines between articles, as the original reads Wikipedia: titles
-    after them are left out."""
+    """Articles in text files with a paragraph per line and three blank lines between articles, as the original reads
+    Wikipedia. A title after the blank lines is left out."""
 
     text_key: str = "articles"
 
@@ -61,20 +61,21 @@ Documents = FileDocuments
 def find_documents(
     inputs: Sequence[str | Path], format: Format | str = "auto", text_key: str = "text"
 ) -> dict[str, Documents]:
-    """Find documents by split: those of a corpus folder with `train` and `valid`, else "train" alone. Raises DataError
-    where there is nothing.
+    """Find the documents of each split: `train` and `valid` of a corpus folder, otherwise only "train".
+
+    Raises DataError if there are none.
 
     Args:
         inputs: Files, folders, globs, addresses.
-        format: As for `find_sources`, or "articles".
-        text_key: Key or column that holds the text.
+        format: A format of `find_sources`, or "articles".
+        text_key: Key or column of the text.
     """
-    given = find_splits(inputs) or {"train": inputs}
+    inputs_by_split = find_splits(inputs) or {"train": inputs}
     if format == "articles":
-        return {split: ArticleDocuments(tuple(find_sources(paths, "text"))) for split, paths in given.items()}
+        return {split: ArticleDocuments(tuple(find_sources(paths, "text"))) for split, paths in inputs_by_split.items()}
     return {
         split: FileDocuments(tuple(find_sources(paths, format)), text_key)  # type: ignore[arg-type]
-        for split, paths in given.items()
+        for split, paths in inputs_by_split.items()
     }
 
 

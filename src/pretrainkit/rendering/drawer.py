@@ -1,4 +1,4 @@
-"""A drawer of texts by a config, with what it reports; and the interface of the engines.
+"""Base class of renderers, which draws texts with an engine and reports missing characters; interface of engines.
 
 Dimensions: N texts, T characters of one text, X columns, P rows of a canvas, C = 3 colours (absent in greyscale).
 """
@@ -23,94 +23,96 @@ _PICTURES = _BLANKS | {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2
 
 
 class Lines(Protocol):
-    """Texts that have been measured and can be painted."""
+    """Measured texts that can be painted."""
 
     widths_N: NDArray[np.int64]
-    """Pixels that each text takes up."""
+    """Width of each text in pixels."""
     missing: list[str]
-    """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
+    """Characters that no font has, in order, with repetitions. Each is drawn as an empty box."""
     is_color: bool
-    """True if a glyph has colours of its own."""
+    """True if there are colour glyphs, such as emoji."""
 
     def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
-        """Draws each text from its column on.
+        """Draw each text, starting at its column.
 
-        Writes all of `canvas_XP`, uint8 (X, P) or (X, P, C), background included; what lies outside of it is cut off.
-        Texts do not overlap.
+        Overwrites all of `canvas_XP`, uint8 (X, P) or (X, P, C), including the background. Pixels outside of the canvas
+        are cut off. Texts must not overlap.
         """
 
     def edges(self, index: int) -> NDArray[np.float64]:
-        """(T, 2): pixels from the left end of a text to where each character begins and where it ends, in its direction
-        of reading; all characters of a cluster have the cluster's."""
+        """Return where each character of a text begins and ends in its reading direction, in pixels from the text's
+        left end, float64 (T, 2). All characters of a cluster have the edges of the cluster."""
 
 
 class Engine(Protocol):
-    """Draws text with given fonts. Of one process; to be made anew after a fork."""
+    """Draws text with given fonts. An engine belongs to one process and must be created again after a fork."""
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
-        """Measures texts.
+        """Measure texts.
 
         Args:
-            texts: Each becomes a line of its own.
-            is_words: They are words beside each other, which the original places otherwise than running text.
-            direction: "ltr" or "rtl" as the base direction; None: as the text says. Engines without shaping draw all
+            texts: Each text becomes a line of its own.
+            is_words: The texts are words side by side, which the original places differently from running text.
+            direction: Base direction "ltr" or "rtl"; None: detect it from the text. Engines without shaping draw all
                 text from left to right.
         """
 
     def versions(self) -> dict[str, str]:
-        """Name to version of the libraries that decide about pixels."""
+        """Return the versions of the libraries that determine the pixels, by name."""
 
 
 class Drawer:
-    """The engine of a config and of this process, its colours and its canvas. A fork gets an engine of its own."""
+    """Engine, colours and canvas of a config. After a fork, each process has its own engine."""
 
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
         self.shades = Shades(config)
         self.background = np.asarray(self.shades.ramp[0])
-        """uint8 () or (C,): the pixels where nothing is drawn."""
-        self._made: tuple[int, Engine] | None = None
+        """Background pixel, uint8 () or (C,)."""
+        self._engine_of_process: tuple[int, Engine] | None = None
         self._warned: set[str] = set()
 
     @property
     def engine(self) -> Engine:
-        """The engine of this process. No lock, which a fork could leave locked: at worst two threads make one each.
-        Raises MissingPackageError or DataError where a library or a font is missing."""
-        made = self._made
-        if made is None or made[0] != os.getpid():
+        """The engine of this process, created on first use. Raises MissingPackageError or DataError if a library or a
+        font is missing."""
+        # Without a lock, which a fork could leave locked: at worst, two threads create an engine each.
+        engine_of_process = self._engine_of_process
+        if engine_of_process is None or engine_of_process[0] != os.getpid():
             if self.config.engine == "pango":
                 from pretrainkit.rendering.pango_engine import PangoEngine as Kind
             else:
                 from pretrainkit.rendering.freetype_engine import FreeTypeEngine as Kind  # type: ignore[assignment]
-            made = self._made = os.getpid(), Kind(self.config)
-        return made[1]
+            engine_of_process = self._engine_of_process = os.getpid(), Kind(self.config)
+        return engine_of_process[1]
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
-        """Measures texts, and reports characters that no font has as `on_missing` says."""
+        """Measure texts, and report characters that no font has according to `on_missing`."""
         lines = self.engine.lines(texts, is_words=is_words, direction=direction)
         if not lines.missing or self.config.on_missing == "ignore":
             return lines
         missing = list(dict.fromkeys(lines.missing))
         if self.config.on_missing == "error":
             raise DataError(
-                f"no font has {_names(missing)}\n  add a font that does to fallback_fonts, or set on_missing=warn"
+                f"no font has {_names(missing)}\n  add a font with them to fallback_fonts, or set on_missing=warn"
             )
         if new := [character for character in missing if character not in self._warned]:
             self._warned.update(new)
             warnings.warn(
-                f"no font has {_names(new)}; drawn as an empty box\n  add a font that does to fallback_fonts",
+                f"no font has {_names(new)}; drawn as an empty box\n  add a font with them to fallback_fonts",
                 stacklevel=3,
             )
         return lines
 
     def prepared(self, text: str, *, is_word: bool) -> str:
-        """The text as it is drawn, of the same length: a space for each tab and line end, or pictures of all control
-        characters. The original draws them, but for newlines of running text with Pango."""
+        """Replace characters before drawing; the length stays the same. Tabs and line ends become spaces, or all
+        control characters become symbols (`show_controls`). With `parity`, only newlines of running text with Pango
+        become spaces, as in the original."""
         if self.config.show_controls:
             return text if text.isprintable() else text.translate(_PICTURES)
         if not self.config.parity:
-            return text if text.isprintable() else text.translate(_BLANKS)  # which takes as long as drawing the line
+            return text if text.isprintable() else text.translate(_BLANKS)  # translate is slow
         return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")
 
 

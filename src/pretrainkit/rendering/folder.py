@@ -1,7 +1,7 @@
-"""A renderer as a folder: its settings, its fonts, and what its pixels were; or by the name it has on the hub.
+"""Save and load renderers: a folder with the settings, the fonts and a fingerprint of the pixels; or a name on the hub.
 
-`text_renderer_config.json` beside the font is the original's format and loads in its programs. `rendering.json` holds
-what that format cannot say, with the description of `identity.py`; `fallback_fonts/` holds the further fonts.
+`text_renderer_config.json` beside the font has the original's format, so that its programs can load it.
+`rendering.json` has the other settings and the description of `identity.py`; `fallback_fonts/` has the fallback fonts.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _SHARED = (
     *("background_color", "dpi", "font_color", "font_file", "font_size"),
     *("max_seq_length", "pad_size", "pixels_per_patch"),
 )
-"""Keys of the original's file that are fields of ours."""
+"""Keys of the original's file that are also fields of `RendererConfig`."""
 _TYPES = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}
 _IGNORED = {"text_renderer_type", "fonts_list"}
 _NUMBER = re.compile(r"^(\d{3}-)+")
-"""Number that a font got in a folder it comes from."""
+"""Number prefix that `save_renderer` gave to a font before."""
 _HUB_NAME = re.compile(r"(datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _FILES = (CONFIG_NAME, EXTRAS_NAME, f"{FALLBACKS_NAME}/*", *(f"*{suffix}" for suffix in SUFFIXES))
 
 
 def save_renderer(renderer: Renderer, folder: str | Path) -> None:
-    """Write the renderer's folder. Files of these names that are there are replaced. Raises DataError where the folder
-    cannot be written, or a font is gone."""
+    """Write the renderer's folder, and replace existing files. Raises DataError if the folder cannot be written or a
+    font is missing."""
     folder, config = Path(folder), renderer.config
     main, *fallbacks = font_files(config.font_file, config.fallback_fonts)
     _copy(main, folder / main.name)
@@ -51,7 +51,7 @@ def save_renderer(renderer: Renderer, folder: str | Path) -> None:
         names.append(f"{number:03d}-{_NUMBER.sub('', path.name)}")
         _copy(path, folder / FALLBACKS_NAME / names[-1])
     values = config.model_dump(mode="json")
-    # 8 for 8.0, as the original writes it.
+    # 8 instead of 8.0, as the original writes it.
     is_whole = {name: isinstance(values[name], float) and values[name].is_integer() for name in _SHARED}
     shared = {name: int(values[name]) if is_whole[name] else values[name] for name in _SHARED}
     shared |= {"font_file": main.name, "text_renderer_type": _TYPES[config.engine]}
@@ -69,14 +69,15 @@ def load_renderer(
     on_change: Literal["error", "warn", "ignore"] = "error",
     **changes: Any,
 ) -> Renderer:
-    """Open a renderer from its folder, or from the original's JSON file beside its font. A folder without
-    `rendering.json` was written by the original: it is loaded with `parity`, and with the engine of the class that
-    wrote it, PyGame's where the file does not say. Raises DataError where a file is missing or broken, or the pixels
-    have changed, and ConfigError where a key or a value is not known.
+    """Open a renderer from its folder, or from the original's JSON file beside its font.
+
+    A folder without `rendering.json` was written by the original. It is loaded with `parity`, and with the engine of
+    the class that wrote it; freetype (PyGame) if the file does not name a class. Raises DataError if a file is missing
+    or broken or the pixels have changed, and ConfigError if a key or a value is invalid.
 
     Args:
-        on_change: What happens where the test page is not drawn as it was when the folder was written.
-        changes: Fields of `RendererConfig` to set otherwise.
+        on_change: Action if the test page is drawn differently from when the folder was written.
+        changes: Fields of `RendererConfig` to override.
     """
     path = Path(source)
     path = path / CONFIG_NAME if path.is_dir() else path
@@ -86,12 +87,12 @@ def load_renderer(
     if extras is not None:
         if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("rendering"), dict):
             raise DataError(
-                f"{extras_path} lacks the settings or what they drew\n  write the folder anew with save_renderer"
+                f"{extras_path} lacks the entry 'config' or 'rendering'\n  write the folder again with save_renderer"
             )
         values |= extras["config"]
     name = stored.get("font_file")
     if not isinstance(name, str) or not Path(name).name:
-        raise DataError(f"{path} names no font\n  give the name of a file beside it as its font_file")
+        raise DataError(f"{path} names no font\n  set its font_file to the name of a file beside it")
     values["font_file"] = str(path.parent / Path(name).name)
     values["fallback_fonts"] = [
         str(path.parent / FALLBACKS_NAME / str(font)) for font in values.get("fallback_fonts", [])
@@ -100,14 +101,14 @@ def load_renderer(
     for font in (config.font_file, *config.fallback_fonts):
         if not Path(font).exists():
             raise DataError(
-                f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} is made for it"
+                f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} needs it"
             )
     if extras is not None and on_change != "ignore":
         changed = difference(extras.get("rendering", {}), describe(Renderer(validated(values, path))))
         if changed:
             message = (
-                f"{path.parent} is not rendered as it was: {changed}\n"
-                "  put back the fonts, settings and versions it was made with, or accept the change in Python:\n"
+                f"the renderer {path.parent} no longer draws the same pixels: {changed}\n"
+                "  restore the fonts, settings and versions with which it was made, or accept the change in Python:\n"
                 f"  save_renderer(load_renderer({str(path.parent)!r}, on_change='warn'), 'NEW')"
             )
             if on_change == "error":
@@ -117,13 +118,13 @@ def load_renderer(
 
 
 def is_renderer(folder: Path) -> bool:
-    """True if there is a renderer in the folder."""
+    """Return True if the folder contains a renderer."""
     return (folder / CONFIG_NAME).is_file()
 
 
 def copy_renderer(origin: Path, out: Path) -> None:
-    """Copy what makes a renderer from the folder `origin`, which may hold other files, to the folder `out`. Raises
-    DataError where the font is gone, or nothing can be written."""
+    """Copy the files of a renderer from the folder `origin`, which may contain other files, to the folder `out`. Raises
+    DataError if the font is missing or `out` cannot be written."""
     font = Path(str(_read(origin / CONFIG_NAME).get("font_file", ""))).name
     fallbacks = sorted((origin / FALLBACKS_NAME).glob("*"))
     with explained_write_errors(out):
@@ -135,12 +136,12 @@ def copy_renderer(origin: Path, out: Path) -> None:
 
 
 def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Fields of ours from the original's file."""
+    """Convert the content of the original's file to fields of `RendererConfig`."""
     unknown = stored.keys() - set(_SHARED) - _IGNORED - {"rgb"}
     if unknown:
         raise ConfigError(
-            f"{path} has keys that no renderer knows: {', '.join(sorted(unknown))}\n"
-            f"  known are: {', '.join(sorted({*_SHARED, *_IGNORED, 'rgb'}))}"
+            f"{path} has unknown keys: {', '.join(sorted(unknown))}\n"
+            f"  known keys: {', '.join(sorted({*_SHARED, *_IGNORED, 'rgb'}))}"
         )
     engine = "pango" if stored.get("text_renderer_type") == _TYPES["pango"] or "rgb" in stored else "freetype"
     values = {name: stored[name] for name in (*_SHARED, "rgb") if name in stored}
@@ -148,8 +149,8 @@ def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def validated(values: dict[str, Any], path: Path) -> RendererConfig:
-    """The config with these values. Raises ConfigError with the folder of `path` where a field or a value is not
-    known."""
+    """Return a config with these values. Raises ConfigError, which names the folder of `path`, if a field or a value is
+    invalid."""
     try:
         return RendererConfig.model_validate(values)
     except ValidationError as error:
@@ -159,16 +160,16 @@ def validated(values: dict[str, Any], path: Path) -> RendererConfig:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(
             f"renderer {path} cannot be read: {error.strerror}\n  give a folder with a {CONFIG_NAME}"
         ) from error
     except ValueError as error:
-        raise DataError(f"renderer {path} is not JSON: {error}\n  write it anew with save_renderer") from error
-    if not isinstance(found, dict):
-        raise DataError(f"renderer {path} holds no JSON object\n  write it anew with save_renderer")
-    return found
+        raise DataError(f"renderer {path} is not valid JSON: {error}\n  write it again with save_renderer") from error
+    if not isinstance(content, dict):
+        raise DataError(f"renderer {path} is not a JSON object\n  write it again with save_renderer")
+    return content
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -184,44 +185,46 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def open_renderer(path: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
-    """Open the renderer of a folder, one with the published settings and a font, or one of the hub. Raises DataError
-    where there is none, or it draws otherwise than it did, and ConfigError where a field or a value is not known.
+    """Open a renderer from a folder or from the hub, or create one with the published settings and a font. Raises
+    DataError if there is none or its pixels have changed, and ConfigError if a field or a value is invalid.
 
     Args:
-        path: Folder of `save_renderer` or of the original, or a .ttf, .otf or .ttc file; else the name of a model on
-            the hub (see `fetch_renderer`).
-        max_patches: Of a canvas; None: as the folder says, or 529.
-        changes: Fields of `RendererConfig` to set otherwise.
+        path: Folder of `save_renderer` or of the original; a .ttf, .otf or .ttc file; or the name of a model on the hub
+            (see `fetch_renderer`).
+        max_patches: Number of patches of a canvas; None: the folder's value, or 529.
+        changes: Fields of `RendererConfig` to override.
     """
-    given: dict[str, Any] = {**changes, **({} if max_patches is None else {"max_seq_length": max_patches})}
+    overrides: dict[str, Any] = {**changes, **({} if max_patches is None else {"max_seq_length": max_patches})}
     if Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir():
-        return Renderer(validated({"font_file": str(path), **given}, Path(path))).opened()
+        return Renderer(validated({"font_file": str(path), **overrides}, Path(path))).opened()
     if Path(path).is_file() and Path(path).suffix.lower() != ".json":
         raise DataError(
-            f"{path} is neither a renderer nor a font that can be drawn\n"
-            f"  give a font that ends in {', '.join(SUFFIXES)}, or a folder with a {CONFIG_NAME}"
+            f"{path} is neither a renderer nor a font\n"
+            f"  give a font file that ends in {', '.join(SUFFIXES)}, or a folder with a {CONFIG_NAME}"
         )
     if not Path(path).exists() and is_hub_name(path):
         path = fetch_renderer(str(path))
-    return load_renderer(path, **given)
+    return load_renderer(path, **overrides)
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """True if this may be `USER/NAME`, `USER/NAME@REVISION` or, of a data set, `datasets/USER/NAME`."""
+    """Return True if the name has the form `USER/NAME`, `USER/NAME@REVISION` or `datasets/USER/NAME`."""
     return _HUB_NAME.fullmatch(str(name)) is not None
 
 
 def fetch_renderer(name: str) -> Path:
-    """Fetch the folder of a renderer of the hub: settings and fonts, no weights. The hub's own cache keeps it, and
-    gives it without a network. `name` is `USER/NAME` of a model, or `datasets/USER/NAME` of what `pretrainkit render
-    --push` uploaded; with `@REVISION`, a branch, tag or commit. Raises DataError where the hub does not give it."""
+    """Download the folder of a renderer from the hub: settings and fonts, without weights. The hub's cache keeps it, so
+    that it also works without a network later.
+
+    `name` is `USER/NAME` of a model, or `datasets/USER/NAME` of a data set that `pretrainkit render --push` uploaded;
+    `@REVISION` may follow: a branch, tag or commit. Raises DataError if it cannot be downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    found = _HUB_NAME.fullmatch(name)
-    if found is None:
-        raise DataError(f"the renderer {name!r} is no name of the hub\n  give USER/NAME or USER/NAME@REVISION")
-    is_data, repository, revision = found.groups()
+    match = _HUB_NAME.fullmatch(name)
+    if match is None:
+        raise DataError(f"the renderer {name!r} is not a valid name of the hub\n  give USER/NAME or USER/NAME@REVISION")
+    is_data, repository, revision = match.groups()
     inside = "renderer/" if is_data else ""
     try:
         snapshot = snapshot_download(
@@ -233,13 +236,13 @@ def fetch_renderer(name: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"the renderer {name} is no folder or font here, and the hub does not give it: {reason}\n"
-            "  give the path of a folder or font, or a name on the hub where there is network"
+            f"the renderer {name} is not a local folder or font, and cannot be downloaded from the hub: {reason}\n"
+            "  give the path of a folder or font, or a name on the hub and a network connection"
         ) from error
     folder = Path(snapshot) / inside
     if not (folder / CONFIG_NAME).is_file():
         raise DataError(
-            f"{name} on the hub holds no renderer: there is no {inside}{CONFIG_NAME}\n"
+            f"{name} on the hub has no renderer: there is no {inside}{CONFIG_NAME}\n"
             "  name a model that reads rendered text, or give a font"
         )
     return folder

@@ -1,8 +1,8 @@
-"""Text drawn by FreeType alone: one glyph for each character, side by side, no shaping.
+"""Engine that draws text with FreeType alone: one glyph per character, side by side, without shaping.
 
-The pixels are those of `pygame.freetype`, which the original used for all published data: each glyph is hinted and
-rendered in 256 levels, advances are rounded to whole pixels, there is no kerning. Neither PyGame nor SDL is needed, and
-glyphs are rasterized once.
+The pixels are equal to those of `pygame.freetype`, which the original used for all published data: each glyph is hinted
+and rendered in 256 levels, advances are rounded to whole pixels, and there is no kerning. Neither PyGame nor SDL is
+needed. Each glyph is rasterized only once.
 
 Dimensions: N texts, G characters of all texts, T characters of one text, X columns, P rows of a canvas.
 """
@@ -30,17 +30,17 @@ from pretrainkit.rendering.painting import Ink, Shades
 _NO_INK = -(1 << 20)
 _NUM_CODES = 0x110000
 _FILLER = re.compile(r"[\u115f-\u1160\u3164\uffa0]")
-"""Blank letters of Korean, which take the room that a font gives them."""
+"""Hangul fillers: blank letters, whose width is that in the font."""
 _IGNORABLE = re.compile(
     r"[\u00ad\u034f\u061c\u17b4-\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
     r"\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""With the fillers, Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties 15): soft hyphens, joiners, marks of
-direction, selectors of variants. They are not drawn, though many fonts have pictures of them."""
+"""Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties 15) without the fillers: soft hyphens, joiners,
+direction marks, variation selectors. They are not drawn, although many fonts have glyphs for them."""
 
 
 class FreeTypeEngine:
-    """Glyphs of one config. Threads may share it."""
+    """FreeType with the fonts of one config. Threads may share it."""
 
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
@@ -76,8 +76,8 @@ class FreeTypeEngine:
             slots_G = self._slots.take(codes_G)
         lengths_N = np.fromiter(map(len, texts), np.int64, len(texts))
         missing = list(map(chr, codes_G[self._is_missing.take(slots_G)].tolist())) if self._has_missing else []
-        # The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where there
-        # is ink, of the advance where there is none.
+        # The box of a text extends from the leftmost to the rightmost edge of its characters. A character's edges are
+        # those of its bitmap, or of its advance if it has no ink.
         advances_G = self._advances.take(slots_G)
         atlas, ends_G = self.atlas, np.cumsum(advances_G, dtype=np.int64)
         pens_G = ends_G - advances_G
@@ -100,7 +100,7 @@ class FreeTypeEngine:
             slots_G=slots_G[is_ink_G],
             columns_G=(start_G - left_G)[is_ink_G],
             layers_G=None,
-            # Glyphs with ink up to the end of each text, less those up to the end of the one before.
+            # Differences of the cumulative number of glyphs with ink at the end of each text.
             lengths_N=np.diff(np.cumsum(is_ink_G)[np.cumsum(lengths_N) - 1], prepend=0) if len(slots_G) else lengths_N,
             baselines_N=_baselines(self.config, top_N, height_N, is_words=is_words),
         )
@@ -145,12 +145,12 @@ class FreeTypeLines:
 
     engine: FreeTypeEngine
     ink: Ink
-    """The glyphs that show, from the left edge of each text's box."""
+    """Glyphs with ink. Their columns count from the left edge of each text's box."""
     pens_G: NDArray[np.int64]
-    """Where each character begins, from there too."""
+    """Column at which each character begins, also from the left edge of the box."""
     advances_G: NDArray[np.int32]
     lengths_N: NDArray[np.int64]
-    """Characters of each text."""
+    """Number of characters of each text."""
     widths_N: NDArray[np.int64]
     missing: list[str]
     is_color: bool = False
@@ -169,7 +169,8 @@ class FreeTypeLines:
 def _baselines(
     config: RendererConfig, top_N: NDArray[np.int64], height_N: NDArray[np.int64], *, is_words: bool
 ) -> NDArray[np.int64]:
-    """Where each text stands: the original centres running text by its ink, and words by one baseline."""
+    """Return the row of each text's baseline. With `parity`, running text is centred by its ink, and words have one
+    baseline."""
     P = config.pixels_per_patch
     has_ink_N = height_N > 0
     if config.parity and not is_words:
@@ -181,7 +182,7 @@ def _baselines(
 
 
 def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
-    """uint8 (rows, columns) of a bitmap of FreeType, one byte or one bit for a pixel."""
+    """Convert a FreeType bitmap, which has a byte or a bit per pixel, to uint8 (rows, columns)."""
     rows, columns, pitch = bitmap.rows, bitmap.width, bitmap.pitch
     if not rows or not columns:
         return np.zeros((0, 0), np.uint8)
@@ -193,7 +194,7 @@ def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
 
 def _import_freetype() -> Any:
     with suppress(OSError):
-        # freetype-py brings a library of the same name as the system's. Whichever comes first is what Cairo would use,
-        # so that Pango's pixels would depend on the order of imports. Both can be there if the system's comes first.
+        # freetype-py contains a library with the same name as the system's. Cairo would use whichever is loaded first,
+        # and Pango's pixels would depend on the order of imports. Loading the system's library first avoids this.
         ctypes.CDLL("libfreetype.so.6")
     return import_optional("freetype", "rendering", "rendering text with FreeType", package="freetype-py")

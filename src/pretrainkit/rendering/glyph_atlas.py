@@ -1,23 +1,23 @@
-"""Bitmaps of glyphs, kept column by column, and how many of them are put onto a line at once.
+"""A store of glyph bitmaps, which composes lines of glyphs column by column.
 
 Dimensions: G glyphs of a line, X columns of a line, P rows of a canvas, H rows of the store.
 
-A bitmap is stored as its columns, each with `ROWS` rows around the baseline. A line is then one gather of columns: no
-loop over glyphs, whatever their number. Where boxes of glyphs overlap, the columns concerned are put together in the
-order of the glyphs, with the rounding of the composition asked for.
+A bitmap is stored as columns, each with `ROWS` rows around the baseline. A line is one gather of columns, without a
+loop over glyphs. Columns in which glyphs overlap are composed in the order of the glyphs, with the rounding of PyGame
+or Cairo.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 ROWS = 96
-"""Rows that are kept of a glyph."""
+"""Number of stored rows of a glyph."""
 BASELINE = 64
-"""Rows of those above the baseline. What a glyph has beyond is cut off; a canvas shows far less."""
+"""Number of stored rows above the baseline. Rows beyond are cut off; a canvas shows far fewer."""
 
 
 class GlyphAtlas:
-    """A store of glyph bitmaps that only grows. One thread adds at a time; reading needs no lock."""
+    """A store of glyph bitmaps that only grows. Only one thread may add at a time; reading needs no lock."""
 
     def __init__(self) -> None:
         self._num = 1
@@ -25,18 +25,18 @@ class GlyphAtlas:
         self.left = np.zeros(256, np.int32)
         """Columns from the pen to the bitmap, by slot."""
         self.width = np.zeros(256, np.int32)
-        """Columns of the bitmap; 0 without ink."""
+        """Number of columns of the bitmap; 0 without ink."""
         self.top = np.zeros(256, np.int32)
-        """Rows of ink above the baseline."""
+        """Rows from the baseline up to the upper edge of the bitmap."""
         self.bottom = np.zeros(256, np.int32)
-        """The same of the lowest row's lower edge: negative below the baseline."""
+        """Rows from the baseline up to the lower edge of the bitmap; negative if it is below the baseline."""
         self._first = np.zeros(256, np.int32)
         self._columns_XH = np.zeros((1024, ROWS), np.uint8)
         self._windows: dict[tuple[int, int], tuple[int, NDArray[np.uint8]]] = {}
 
     def add(self, bitmap_RX: NDArray[np.uint8], left: int, top: int) -> int:
-        """Keeps a bitmap, uint8 (rows, columns) of coverage, whose upper left corner lies `left` right of the pen and
-        `top` above the baseline. Gives its slot; slot 0 is a glyph without ink."""
+        """Store a bitmap of coverage, uint8 (rows, columns), and return its slot. Its upper left corner is `left`
+        columns right of the pen and `top` rows above the baseline. Slot 0 is a glyph without ink."""
         height, width = bitmap_RX.shape
         if not width or not height:
             left = top = height = width = 0
@@ -65,31 +65,31 @@ class GlyphAtlas:
         baseline: int,
         layers_G: NDArray[np.int32] | None = None,
     ) -> None:
-        """Writes the coverage of glyphs, uint8, over all of `line_XP`; what lies outside of it is cut off.
+        """Overwrite `line_XP`, uint8, with the coverage of glyphs. Pixels outside of the line are cut off.
 
         Args:
-            slots_G: The glyphs in the order in which they are drawn.
+            slots_G: Slots of the glyphs in drawing order.
             columns_G: First column of each glyph's bitmap.
-            baseline: Rows of the line above the baseline.
-            layers_G: Number of each glyph's layer, ascending. Where glyphs of one layer overlap, coverage is added up
-                to 255, as Cairo does; then layers are laid over each other. None: each glyph over those before, as
-                FreeType's users do.
+            baseline: Number of rows of the line above the baseline.
+            layers_G: Layer of each glyph, in ascending order. Within a layer, coverage is added up to 255; then each
+                layer is composed over the previous ones, as in Cairo. None: each glyph is composed over the previous
+                ones, as in PyGame.
         """
         num_columns, P = line_XP.shape
         window_XP = self._window(BASELINE - baseline, P)
         source_X, target_X, width_G = self._columns(slots_G, columns_G, num_columns)
-        # Where several glyphs write to a column, the last one stays here, and in `first_X` the first one.
+        # If several glyphs share a column, `last_X` has the last of them, and `first_X` below the first.
         last_X = np.zeros(num_columns, np.int64)
         last_X[target_X] = source_X
         window_XP.take(last_X, axis=0, out=line_XP, mode="clip")
-        num_shared = len(target_X) - int(np.count_nonzero(last_X))  # a glyph's columns are never column 0
+        num_shared = len(target_X) - int(np.count_nonzero(last_X))  # column 0 of the store belongs to no glyph
         if not num_shared:
             return
         first_X = np.zeros(num_columns, np.int64)
         first_X[target_X[::-1]] = source_X[::-1]
         shared_U = np.flatnonzero(first_X != last_X)
         is_one_layer = layers_G is not None and not layers_G.any()
-        if len(shared_U) == num_shared and (layers_G is None or is_one_layer):  # two glyphs each
+        if len(shared_U) == num_shared and (layers_G is None or is_one_layer):  # at most two glyphs per column
             below_UP = window_XP.take(first_X[shared_U], axis=0).astype(np.int32)
             above_UP = window_XP.take(last_X[shared_U], axis=0).astype(np.int32)
             both_UP = np.minimum(below_UP + above_UP, 255) if is_one_layer else _over(below_UP, above_UP)
@@ -102,16 +102,16 @@ class GlyphAtlas:
     def _columns(
         self, slots_G: NDArray[np.int32], columns_G: NDArray[np.int64], num_columns: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]]:
-        """Column in the store and column on the line of every column of every glyph, those on the line only; and how
-        many each glyph has there."""
+        """Return, for every glyph column that is on the line, its column in the store and on the line; and the number
+        of such columns per glyph."""
         first_G, width_G = self._first[slots_G], self.width[slots_G]
         end_G = columns_G + width_G
         if columns_G.size and (columns_G.min() < 0 or end_G.max() > num_columns):
             start_G = np.clip(columns_G, 0, num_columns)
-            first_G = first_G + (start_G - columns_G)  # what lies left of the line is skipped in the store
+            first_G = first_G + (start_G - columns_G)  # skip columns left of the line
             columns_G, width_G = start_G, np.clip(end_G, 0, num_columns) - start_G
         ends_G = np.cumsum(width_G)
-        # Column i of all glyphs together is column i - begin of its glyph.
+        # Column i of all glyphs' columns is column i - begin of its glyph.
         index_X = np.arange(ends_G[-1] if len(ends_G) else 0)
         begin_G = ends_G - width_G
         source_X = index_X + np.repeat(first_G - begin_G, width_G)
@@ -119,7 +119,7 @@ class GlyphAtlas:
         return source_X, target_X, width_G
 
     def _window(self, first_row: int, num_rows: int) -> NDArray[np.uint8]:
-        """The rows `first_row ...` of all columns, contiguous; kept, for few are ever asked for."""
+        """Return rows from `first_row` of all columns as a contiguous array. It is cached: few windows are in use."""
         num_columns = self._num_columns
         num_known, window_XP = self._windows.get((first_row, num_rows), (0, np.zeros((0, num_rows), np.uint8)))
         if num_known < num_columns:
@@ -142,7 +142,7 @@ def _compose_columns(
     target_X: NDArray[np.int64],
     layer_X: NDArray[np.int32] | None,
 ) -> None:
-    """Puts together the columns that several glyphs share, in the order given."""
+    """Compose the columns that several glyphs share, in drawing order."""
     order_X = np.argsort(target_X, kind="stable")
     source_X, target_X = source_X[order_X], target_X[order_X]
     is_first_X = np.diff(target_X, prepend=-1) > 0
@@ -153,7 +153,7 @@ def _compose_columns(
     layers_X: NDArray[np.integer] = rank_X if layer_X is None else layer_X[order_X]
     top_UP = window_XP[source_X[places_U]].astype(np.int32)
     below_UP, layer_U = np.zeros_like(top_UP), layers_X[places_U].copy()
-    # All second glyphs of shared columns at once, then all third ones ...: few columns have more.
+    # Add all second glyphs of shared columns at once, then all third glyphs, and so on; few columns have more than two.
     for rank in range(1, int(rank_X.max()) + 1):
         now = np.flatnonzero(rank_X == rank)
         rows, is_new = which_X[now], layers_X[now] != layer_U[which_X[now]]
@@ -167,10 +167,10 @@ def _compose_columns(
 
 
 def _over(below: NDArray[np.int32], above: NDArray[np.int32]) -> NDArray[np.int32]:
-    """c + a - floor(c a / 255), as PyGame composes."""
+    """Compose as PyGame does: c + a - floor(c a / 255)."""
     return below + above - below * above // 255
 
 
 def _cairo_over(below: NDArray[np.int32], above: NDArray[np.int32]) -> NDArray[np.int32]:
-    """a + round(c (255 - a) / 255), as Cairo's pixman composes."""
+    """Compose as Cairo's pixman does: a + round(c (255 - a) / 255)."""
     return above + (below * (255 - above) + 127) // 255

@@ -1,8 +1,8 @@
-"""Rendered rows as a data set of the Hugging Face hub.
+"""Upload rendered rows as a data set to the Hugging Face hub.
 
-Rows can be uploaded while others are rendered. The disk then holds the files of a few commits. A commit has some
-finished files and their records, which say what they were made of: after an interruption, only files that the hub lacks
-are rendered. No row is there twice and none is missing. The card, which makes a data set of the files, comes last.
+Rows can be uploaded while others are rendered, so that the disk only needs space for the files of a few commits. A
+commit contains finished files and their records, which identify their input. After an interruption, only files that are
+not on the hub are rendered; no row is duplicated or lost. The card is uploaded last.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ _PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
 
 
 def published_rows(folder: Path, name: str, license: str | None = None) -> dict[str, Path | bytes]:
-    """Return the files of a data set by their path on the hub, the card last; empty where `folder` has no rows.
+    """Return the files of a data set by their path on the hub, with the card last. Empty if `folder` has no rows.
 
     Args:
         folder: Output of `pretrainkit render`: a split, a folder of splits, or a data set in the published layout.
         name: Name of the data set on the hub.
         license: Identifier of the licence, for the card.
     """
-    found: dict[str, Path | bytes] = {}
+    files_by_path: dict[str, Path | bytes] = {}
     folders = {"train": folder} if is_rendered(folder) else {split: folder / split for split in _SPLITS}
-    manifests = {split: read_manifest(place) for split, place in folders.items() if is_rendered(place)}
+    manifests = {split: read_manifest(path) for split, path in folders.items() if is_rendered(path)}
     for split in manifests:
         for index, path in enumerate(files := row_files(folders[split])):
-            found[f"{DATA_FOLDER}/{split}-{index:05d}-of-{len(files):05d}.parquet"] = path
-        found |= renderer_files(folders[split] / RENDERER_FOLDER)
+            files_by_path[f"{DATA_FOLDER}/{split}-{index:05d}-of-{len(files):05d}.parquet"] = path
+        files_by_path |= renderer_files(folders[split] / RENDERER_FOLDER)
     splits = list(manifests)
     if not splits and row_files(folder):
         data = sorted((folder / DATA_FOLDER).glob("*.parquet"))
         splits = sorted({path.name.split("-")[0] for path in data})
-        found = {f"{DATA_FOLDER}/{path.name}": path for path in data}
+        files_by_path = {f"{DATA_FOLDER}/{path.name}": path for path in data}
         infos = folder / "dataset_infos.json"
-        found |= {infos.name: infos} if infos.is_file() else {}
-    return found | {CARD: card(name, splits, manifests, license).encode()} if found else {}
+        files_by_path |= {infos.name: infos} if infos.is_file() else {}
+    return files_by_path | {CARD: card(name, splits, manifests, license).encode()} if files_by_path else {}
 
 
 def renderer_files(folder: Path) -> dict[str, Path | bytes]:
-    """Path on the hub to each file of a renderer's folder."""
+    """Return the files of a renderer's folder by their path on the hub."""
     return {f"renderer/{path.relative_to(folder)}": path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def card(
     name: str, splits: Sequence[str], manifests: Mapping[str, Mapping[str, Any]], license: str | None = None
 ) -> str:
-    """Return the card of rendered rows; where there are manifests, it says how the rows were made."""
+    """Return the data set card of rendered rows. With manifests, it describes how the rows were made."""
     about = "Text rendered to rows of pixels, as parquet files, with the settings of the renderer in `renderer`."
     for manifest in list(manifests.values())[:1]:
         rendering = manifest.get("rendering") or {}
@@ -90,47 +90,59 @@ def push_rows(
     files_per_commit: int = FILES_PER_COMMIT,
     license: str | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Render documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card;
-    return the manifest of each split. What an earlier attempt has brought there is kept. As many rendered files as
-    `files_per_commit` are sent together, and held until then. `license` goes into the card. Raises DataError where
-    input cannot be used or the data set holds other rows, RunError where the hub refuses."""
+    """Render documents to a data set on the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card.
+    Files that an earlier attempt uploaded are kept.
+
+    Args:
+        files_per_commit: Number of rendered files that are uploaded together, and are kept on disk until then.
+        license: Identifier of the licence, for the card.
+
+    Returns:
+        The manifest of each split.
+
+    Raises:
+        DataError: The input is invalid, or the data set has other rows.
+        RunError: The hub refuses a request.
+    """
     rendering, records = Rendering(documents, renderer, settings, progress), {}
-    there = hub.files()
-    if _PLAN_NAME in there:
+    existing = hub.files()
+    if _PLAN_NAME in existing:
         is_same = json.loads(hub.read(_PLAN_NAME))["plan"] == rendering.key
     else:
-        is_same = not any(path.startswith(f"{DATA_FOLDER}/") for path in there)
+        is_same = not any(path.startswith(f"{DATA_FOLDER}/") for path in existing)
     if not is_same:
         raise DataError(
-            "the data set on the hub holds rows of other documents, another renderer or other settings\n"
-            "  name another one by --push, or finish it with the command that began it"
+            "the data set on the hub has rows of other documents, another renderer or other settings\n"
+            "  name another data set with --push, or finish this one with the command that started it"
         )
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         save_renderer(renderer, work / RENDERER_FOLDER)
-        if _PLAN_NAME not in there:
+        if _PLAN_NAME not in existing:
             begin = {_PLAN_NAME: json.dumps({"plan": rendering.key}).encode()}
             hub.add(renderer_files(work / RENDERER_FOLDER) | begin, "Begin rendering")
         for split in documents:
-            job = _PushedJob(rendering, split, work, hub=hub, there=there, files_per_commit=files_per_commit)
+            job = _PushedJob(rendering, split, work, hub=hub, existing=existing, files_per_commit=files_per_commit)
             records[split] = job.run(workers)
             job.send()
     about, manifests = rendering.about(records), {}
     for split in rendering.splits:
         shards = [{"name": _name(split, index), **entry} for _, index, entry in files_of(records, split)]
         manifests[split] = make_manifest(about, split, records, shards)
-    written = {f"{RECORDS_FOLDER}/{split}.json": json.dumps(found, indent=2) for split, found in manifests.items()}
+    written = {
+        f"{RECORDS_FOLDER}/{split}.json": json.dumps(manifest, indent=2) for split, manifest in manifests.items()
+    }
     written[CARD] = card(hub.name, rendering.splits, manifests, license)
     hub.add({path: text.encode() for path, text in written.items()}, "Finish rendering")
     return manifests
 
 
 class _PushedJob(RenderJob):
-    """All tasks of the documents of a split; finished files go to the hub."""
+    """All tasks of the documents of a split. Finished files are uploaded to the hub."""
 
-    def __init__(self, *given: Any, hub: Hub, there: Mapping[str, Stored], files_per_commit: int) -> None:
-        super().__init__(*given)
-        self._hub, self._there, self._files_per_commit = hub, there, files_per_commit
+    def __init__(self, *arguments: Any, hub: Hub, existing: Mapping[str, Stored], files_per_commit: int) -> None:
+        super().__init__(*arguments)
+        self._hub, self._existing, self._files_per_commit = hub, existing, files_per_commit
         self._waiting: list[dict[str, Any]] = []
 
     def done(self, record: dict[str, Any]) -> None:
@@ -139,7 +151,7 @@ class _PushedJob(RenderJob):
             self.send()
 
     def send(self) -> None:
-        """Commits what is waiting, and takes it from the disk."""
+        """Upload the files that are waiting in one commit, and delete them from the disk."""
         files: dict[str, Path | bytes] = {}
         for record in self._waiting:
             for split, entry in record["files"].items():
@@ -154,14 +166,14 @@ class _PushedJob(RenderJob):
             shutil.rmtree(self._folder_of(record["index"]))
         self._waiting = []
 
-    def found(self, task: ChunkTask) -> dict[str, Any] | None:
-        """From the hub, if its files are there too."""
+    def finished(self, task: ChunkTask) -> dict[str, Any] | None:
+        """Return the record of a task from the hub, if its files are there, too."""
         name = _record_name(self.split, task.index)
-        if name not in self._there:
+        if name not in self._existing:
             return None
         record: dict[str, Any] = json.loads(self._hub.read(name))
         is_whole = all(
-            (stored := self._there.get(f"{DATA_FOLDER}/{_name(split, task.index)}"))
+            (stored := self._existing.get(f"{DATA_FOLDER}/{_name(split, task.index)}"))
             and stored.num_bytes == entry["num_bytes"]
             for split, entry in record["files"].items()
             if entry["num_rows"]

@@ -1,4 +1,4 @@
-"""What tells renderings apart: the fonts, the libraries, and the pixels of a test page."""
+"""Fingerprints of renderers: settings, fonts, and the pixels of a test page."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TEST_PAGE: tuple[Text, ...] = (
     ("What does my cat love?", "Oatmeal."),
     ["Each", "word", "begins", "a", "patch", "."],
 )
-"""Texts that show what differs between fonts, engines, versions and hinting."""
+"""Texts whose pixels differ between fonts, engines, versions and hinting."""
 _NOT_PIXELS = {"font_file", "fallback_fonts", "on_missing", "max_seq_length"}
 _LATER = {"font_index": 0, "show_controls": False, "cut_letters": True, "fit_fallbacks": False}
-"""Fields that came after renderers had been stored, with what is not written of them."""
+"""Fields that were added after renderers had been stored. They are omitted from `settings` at these values."""
 
 
 def page_sha256(renderer: Renderer) -> str:
-    """Hash of the pixels of the test page."""
+    """Return the SHA-256 of the pixels of the test page."""
     config = renderer.config.changed(on_missing="ignore", max_seq_length=529)
     quiet = Renderer(config)
     digest = hashlib.sha256()
@@ -40,16 +40,16 @@ def page_sha256(renderer: Renderer) -> str:
 
 
 def settings(config: RendererConfig) -> dict[str, Any]:
-    """The fields that decide about pixels, without paths."""
+    """Return the fields that determine the pixels, without paths."""
     values = config.model_dump(mode="json", exclude=_NOT_PIXELS)
     return {name: value for name, value in values.items() if name not in _LATER or value != _LATER[name]}
 
 
 def describe(renderer: Renderer) -> dict[str, Any]:
-    """What is stored with data and checkpoints.
+    """Return the description of a renderer that is stored with data and checkpoints.
 
-    `fingerprint` covers the settings, the fonts and the pixels of the test page; `versions` only explains a difference,
-    for another version may draw the same.
+    `fingerprint` covers the settings, the fonts and the pixels of the test page. `versions` only helps to explain a
+    difference, because another version may draw the same pixels.
     """
     config = renderer.config
     fonts = [font_sha256(path) for path in font_files(config.font_file, config.fallback_fonts)]
@@ -64,15 +64,15 @@ def describe(renderer: Renderer) -> dict[str, Any]:
 
 
 def difference(stored: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """What differs between two descriptions, in words; None where the pixels are the same."""
+    """Describe the difference between two descriptions in words. None if the pixels are the same."""
     if stored.get("fingerprint") == now["fingerprint"]:
         return None
     if stored.get("engine") != now["engine"]:
-        return f"the engine was {stored.get('engine')}, it is {now['engine']}"
+        return f"the engine was {stored.get('engine')} and is now {now['engine']}"
     if stored.get("fonts_sha256") != now["fonts_sha256"]:
-        return "other fonts, or the same in another order"
+        return "the fonts or their order have changed"
     if stored.get("page_sha256") == now["page_sha256"]:
-        return "other settings"
+        return "the settings have changed"
     then = stored.get("versions", {})
     changed = [f"{name} {then.get(name)} -> {new}" for name, new in now["versions"].items() if then.get(name) != new]
-    return f"the test page is drawn differently ({', '.join(changed) or 'by the same versions; other settings'})"
+    return f"the test page is drawn differently ({', '.join(changed) or 'same versions, other settings'})"

@@ -1,8 +1,8 @@
-"""Which characters of a text lie in which patch.
+"""Map patches to the characters of a text.
 
-A character that crosses the border of two patches belongs to the later one, in its direction of reading.
+A character that crosses the border of two patches belongs to the later patch in its reading direction.
 
-Dimensions: T characters of a text, K patches it takes up.
+Dimensions: T characters of a text, K patches of the text.
 """
 
 import numpy as np
@@ -12,18 +12,18 @@ from pretrainkit.rendering.encoding import Span
 
 
 def patch_spans(edges_T2: NDArray[np.float64], start: float, end: int, first_patch: int, patch: int) -> list[Span]:
-    """The characters in each patch that a text takes up, as (first, one after the last).
+    """Return the span of characters in each patch of a text, as (first, one after the last).
 
     Args:
-        edges_T2: Pixels from the text's left end at which each character begins and ends, in its direction of reading.
+        edges_T2: Begin and end of each character in its reading direction, in pixels from the text's left end.
         start: Column of the text's left end.
         end: Column of the black patch that follows the text.
         first_patch: Index of the patch in which the text begins.
-        patch: Pixels of a patch's side.
+        patch: Height and width of a patch in pixels.
 
     Returns:
-        One span for each patch from `first_patch` to the black one. A patch without a character of its own repeats the
-        span before it, or holds (0, 0) where there is none. Characters that lie past `end` are in no span.
+        One span for each patch from `first_patch` to before the black patch. A patch in which no character ends repeats
+        the previous span; if there is none, its span is (0, 0). Characters past `end` are in no span.
     """
     num_patches = end // patch - first_patch
     if num_patches <= 0:
@@ -32,10 +32,10 @@ def patch_spans(edges_T2: NDArray[np.float64], start: float, end: int, first_pat
         return [(0, 0)] * num_patches
     last_T = edges_T2 + start
     is_backward_T = last_T[:, 1] < last_T[:, 0]
-    # The patch in which a character ends is its home; one that ends on a border belongs to the patch it lies in.
+    # The home of a character is the patch in which it ends; if it ends on a border, the patch that it covers.
     home_T = np.where(is_backward_T, np.floor(last_T[:, 1] / patch), np.ceil(last_T[:, 1] / patch) - 1)
     home_T = np.maximum(home_T.astype(np.int64) - first_patch, 0)
-    if last_T.max() <= end:  # the white before the black patch may be a patch of its own
+    if last_T.max() <= end:  # the margin before the black patch may fill a patch of its own
         home_T = np.minimum(home_T, num_patches - 1)
     first_K, after_K = np.full(num_patches, len(home_T)), np.zeros(num_patches, np.int64)
     shown_S = np.flatnonzero(home_T < num_patches)
@@ -50,21 +50,21 @@ def patch_spans(edges_T2: NDArray[np.float64], start: float, end: int, first_pat
 def original_spans(
     positions_T: NDArray[np.float64], start: float, width: float, first_patch: int, patch: int, last: int
 ) -> list[Span]:
-    """The same by the rule of the original's PangoCairo renderer, left to right, for the whole text: patches past the
-    canvas have spans, too.
+    """Return spans by the rule of the original's PangoCairo renderer, for left-to-right text, including patches beyond
+    the canvas.
 
-    A character closes at most one patch, so that spans fall behind where one is wider than that.
+    A character closes at most one patch, so that spans lag behind after a character that is wider than a patch.
 
     Args:
-        positions_T: Pixels from the text's left end to the left edge of each character.
+        positions_T: Left edge of each character, in pixels from the text's left end.
         start: Column of the text's left end.
-        width: Pixels of the text, with the white after it.
+        width: Width of the text in pixels, including the margin after it.
         first_patch: Index of the patch in which the text begins.
-        patch: Pixels of a patch's side.
+        patch: Height and width of a patch in pixels.
         last: First column of the canvas's last patch.
 
     Returns:
-        One span for each patch. (-1, -1) for a patch that holds only the white after the text.
+        One span for each patch; (-1, -1) for a patch that has only the margin after the text.
     """
     positions = (np.sort(positions_T) + start).tolist() or [start]
     shift = first_patch * patch
@@ -72,7 +72,8 @@ def original_spans(
     spans: list[Span] = []
     begun = 0
     for index, position in enumerate([*positions, end]):
-        # A character that begins right of the open patch's end closes it; if it begins beyond, with the one before.
+        # A character that begins at or past the end of the open patch closes the patch. If it begins past the end, the
+        # previous character belongs to the next patch.
         beyond = position - shift - patch * (len(spans) + 1)
         if beyond >= 0:
             closing = index if beyond == 0 else index - 1
@@ -88,14 +89,11 @@ def original_spans(
 def original_backward_spans(
     positions_T: NDArray[np.float64], start: float, width: float, first_patch: int, patch: int, last: int
 ) -> list[Span]:
-    """The same, right to left: characters are counted from the text's left end, which is the end of what is read, so
-    that spans are (larger, smaller).
-
-    Args: As of `original_spans`.
-    """
+    """Return the spans of `original_spans` for right-to-left text. Characters are counted from the left end, where the
+    text ends, so that spans are (larger, smaller). The arguments are those of `original_spans`."""
     num = len(positions_T)
     spans = original_spans(positions_T, start, width, first_patch, patch, last)
-    behind = max(num, 1) + 1  # where the last span of `original_spans` may end
+    behind = max(num, 1) + 1  # possible end of the last span of `original_spans`
     return [
         (begun, closing) if closing < 0 else (num - begun, 0 if closing == behind else num - closing)
         for begun, closing in spans

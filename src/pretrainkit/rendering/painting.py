@@ -1,4 +1,4 @@
-"""Lines of glyphs to pixels, for every engine, and colours by name.
+"""Paint lines of glyphs for every engine; parse colours.
 
 Dimensions: G glyphs, N texts, X columns, P rows of a canvas, C = 3 colours (absent in greyscale).
 """
@@ -17,7 +17,7 @@ from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 Rgb = tuple[int, int, int]
 
 _GREY_WEIGHTS = np.array([0.299, 0.587, 0.114])
-"""Shares of red, green and blue in a grey, ITU-R BT.601."""
+"""Weights of red, green and blue in grey, ITU-R BT.601."""
 
 _NAMES: dict[str, Rgb] = {
     "black": (0, 0, 0),
@@ -44,7 +44,7 @@ _NAMES: dict[str, Rgb] = {
 
 
 def parse_color(name: str) -> Rgb:
-    """Red, green and blue, 0 to 255, of a name or of #rrggbb. Raises ConfigError where it is neither."""
+    """Parse a colour name or #rrggbb to red, green and blue from 0 to 255. Raises ConfigError if it is neither."""
     if name.lower() in _NAMES:
         return _NAMES[name.lower()]
     if not re.fullmatch(r"#[0-9a-fA-F]{6}", name):
@@ -54,7 +54,7 @@ def parse_color(name: str) -> Rgb:
 
 
 def ramp(font: Rgb, background: Rgb, *, rgb: bool) -> NDArray[np.uint8]:
-    """uint8 (256,) or (256, 3): the pixel for every coverage. Black on white is 255 - coverage."""
+    """Return the pixel for every coverage, uint8 (256,) or (256, 3). For black on white it is 255 - coverage."""
     coverage = np.arange(256)[:, None]
     colors_KC = np.rint(np.array(background) + (np.array(font) - np.array(background)) * coverage / 255)
     if not rgb:
@@ -63,21 +63,21 @@ def ramp(font: Rgb, background: Rgb, *, rgb: bool) -> NDArray[np.uint8]:
 
 
 class Shades:
-    """Coverage to pixels, by the colours of a config."""
+    """Converts coverage to pixels in the colours of a config."""
 
     def __init__(self, config: RendererConfig) -> None:
         font, background = parse_color(config.font_color), parse_color(config.background_color)
         self.ramp = ramp(font, background, rgb=config.rgb)
         self.is_neutral = not config.rgb or bool((self.ramp == self.ramp[:, :1]).all())
-        """All pixels of plain text have equal colours."""
+        """True if red, green and blue are equal in all pixels, except for those of colour glyphs."""
         self._is_inverse = (font, background) == ((0, 0, 0), (255, 255, 255))
 
     def apply(self, coverage_XP: NDArray[np.uint8], canvas_XP: NDArray[np.uint8]) -> None:
-        """Writes the pixels, (X, P, C), or (X, P) where there is one colour or the colours are equal."""
+        """Write the pixels to `canvas_XP`: (X, P, C), or (X, P) if there is one colour or all colours are equal."""
         if canvas_XP.ndim == 2:
             self._apply(self.ramp if self.ramp.ndim == 1 else self.ramp[:, 0], coverage_XP, canvas_XP)
             return
-        for color in range(3):  # one strided pass for each is far faster than one with an inner loop of three
+        for color in range(3):  # a strided pass per colour is far faster than one pass with an inner loop of three
             self._apply(self.ramp[:, color], coverage_XP, canvas_XP[..., color])
 
     def _apply(self, ramp: NDArray[np.uint8], coverage_XP: NDArray[np.uint8], plane_XP: NDArray[np.uint8]) -> None:
@@ -89,23 +89,23 @@ class Shades:
 
 @dataclass(frozen=True, eq=False)
 class Ink:
-    """The glyphs with ink of several texts, in the order in which they are drawn."""
+    """The glyphs with ink of several texts, in drawing order."""
 
     slots_G: NDArray[np.int32]
     columns_G: NDArray[np.int64]
     """First column of each bitmap, from the left end of its text."""
     layers_G: NDArray[np.int32] | None
-    """Overlapping glyphs of one layer are added up, and layers are then laid over each other. None: glyph over
-    glyph."""
+    """Layer of each glyph. Overlapping glyphs of a layer are added up; layers are then composed. None: each glyph is
+    composed over the previous ones."""
     lengths_N: NDArray[np.int64]
-    """Glyphs of each text."""
+    """Number of glyphs of each text."""
     baselines_N: NDArray[np.int64]
-    """Rows of the canvas above each text's baseline."""
+    """Number of rows of the canvas above each text's baseline."""
 
     def coverage(
         self, atlas: GlyphAtlas, shape_XP: tuple[int, int], columns_N: Sequence[int] | NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """uint8 (X, P): the texts, each from its column on."""
+        """Return the coverage of the texts, each starting at its column, uint8 (X, P)."""
         columns_G = self.columns_G + self._each(np.asarray(columns_N, np.int64))
         line_XP = np.empty(shape_XP, np.uint8)
         baselines = set(self.baselines_N.tolist())

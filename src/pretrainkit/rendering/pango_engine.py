@@ -1,11 +1,11 @@
-"""Text shaped by Pango with given fonts only, painted glyph by glyph as Cairo would.
+"""Engine that shapes text with Pango, using only the given fonts, and paints it glyph by glyph with Cairo's result.
 
-Pango shapes, reorders and chooses fonts; Cairo rasterizes each glyph once. Glyphs stand on whole pixels, so a line is
-put together from their bitmaps, and equals what `pango_cairo_show_layout` draws. Lines with colour glyphs are drawn by
-that function itself.
+Pango shapes, reorders and chooses fonts; Cairo rasterizes each glyph once. Glyphs are at whole pixels, so that a line
+composed from their bitmaps equals the output of `pango_cairo_show_layout`. Lines with colour glyphs are drawn by that
+function itself.
 
-The private Fontconfig configuration holds the files of the config and one rule: neither the fonts of the host nor its
-rules for hinting can change a pixel.
+A private Fontconfig configuration contains only the files of the config and our rules, so that neither fonts nor
+hinting rules of the machine can change a pixel.
 
 Dimensions: N texts, G glyphs, T characters of one text, X columns, P rows of a canvas, C = 3 colours.
 """
@@ -53,9 +53,9 @@ from pretrainkit.rendering.pango_library import (
 from pretrainkit.rendering.pango_words import Word, WordLines
 
 _KEPT_WORDS = 1 << 16
-"""Shaped words that are kept."""
+"""Maximum number of cached words."""
 _LONGEST_KEPT = 64
-"""Characters of those. Longer ones, such as lines of scripts without spaces, hardly come again."""
+"""Maximum number of characters of a cached word. Longer ones, as in scripts without spaces, rarely repeat."""
 _GLYPH_COLUMNS, _GLYPH_ORIGIN = 1024, 256
 """Width of the surface on which a glyph is rasterized, and the column of its pen. The width is a multiple of 4."""
 _SCALE_BITMAPS = b"""<?xml version="1.0"?>
@@ -77,9 +77,9 @@ _SCALE_BITMAPS = b"""<?xml version="1.0"?>
   </match>
 </fontconfig>
 """
-"""The one rule for fonts: pictures in colour fonts, which come in one size, are scaled to the size of the text."""
+"""Rule for bitmap fonts: pictures of colour fonts, which have one size, are scaled to the size of the text."""
 _STAND_IN = "\ufdd0"
-"""Given to Pango for what UTF-8 cannot say or Pango does not take: a noncharacter, which no font has."""
+"""Passed to Pango instead of characters that UTF-8 cannot encode or Pango rejects: a noncharacter that no font has."""
 _NOT_GIVEN = re.compile("[\0\ud800-\udfff]")
 _GLYPH_DTYPE = np.dtype(GlyphInfo)
 
@@ -91,41 +91,41 @@ class Run:
     font: int
     is_rtl: bool
     first_byte: int
-    """First byte in the UTF-8 text."""
+    """Index of the first byte in the UTF-8 text."""
     num_bytes: int
     glyphs_G: NDArray[np.void]
     """PangoGlyphInfo."""
     clusters_G: NDArray[np.int32]
-    """Byte, from `first_byte`, at which the cluster of each glyph begins."""
+    """Byte at which the cluster of each glyph begins, counted from `first_byte`."""
     rise: int
-    """Units of Pango by which the run stands above the baseline."""
+    """Height of the run above the baseline in Pango units."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shaped:
-    """One text after shaping."""
+    """A text after shaping."""
 
     text: str
     direction: str | None
     width: int
     """Logical width in whole pixels."""
     base: float
-    """Row of the baseline; glyphs stand on the nearest whole one."""
+    """Row of the baseline. Glyphs are placed on the nearest whole row."""
     slots_G: NDArray[np.int32]
-    """Glyphs with ink, in the order in which they are drawn."""
+    """Slots of the glyphs with ink, in drawing order."""
     columns_G: NDArray[np.int64]
-    """First column of each one's bitmap."""
+    """First column of each glyph's bitmap."""
     runs_G: NDArray[np.int32]
-    """Run of each: its glyphs are drawn at once."""
+    """Index of each glyph's run. The glyphs of a run are drawn together."""
     missing: tuple[str, ...] = ()
     is_color: bool = False
-    """A glyph comes in colours."""
+    """True if there is a colour glyph."""
     runs: tuple[Run, ...] | None = None
-    """None: the line was put together from words."""
+    """Runs of the text. None: the line was composed from cached words."""
 
 
 class PangoEngine:
-    """Pango with the fonts of one config. Threads may share it; they take turns while shaping."""
+    """Pango with the fonts of one config. Threads may share it; a lock serializes shaping."""
 
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
@@ -153,10 +153,10 @@ class PangoEngine:
         weakref.finalize(self, _release, pango, self._objects, self._fontconfig).atexit = False
         pango.pango_context_set_round_glyph_positions(self._context, 1)
         pango.pango_context_set_language(self._context, pango.pango_language_from_string(b"en"))
-        options, chosen = pango.cairo_font_options_create(), config.font_options
-        pango.cairo_font_options_set_antialias(options, ANTIALIASES[chosen.antialias])
-        pango.cairo_font_options_set_hint_style(options, HINT_STYLES[chosen.hint_style])
-        pango.cairo_font_options_set_hint_metrics(options, HINT_METRICS[chosen.hint_metrics])
+        options, font_options = pango.cairo_font_options_create(), config.font_options
+        pango.cairo_font_options_set_antialias(options, ANTIALIASES[font_options.antialias])
+        pango.cairo_font_options_set_hint_style(options, HINT_STYLES[font_options.hint_style])
+        pango.cairo_font_options_set_hint_metrics(options, HINT_METRICS[font_options.hint_metrics])
         pango.pango_cairo_context_set_font_options(self._context, options)
         pango.cairo_font_options_destroy(options)
         self._layout = pango.pango_layout_new(self._context)
@@ -181,15 +181,15 @@ class PangoEngine:
         return self._pango.versions()
 
     def _kept_word(self, text: str, direction: str | None) -> Shaped:
-        found = self._kept.get((text, direction))
-        if found is None:
+        shaped = self._kept.get((text, direction))
+        if shaped is None:
             with self._lock:
-                found = self._shape(text, direction)
+                shaped = self._shape(text, direction)
                 if len(text) <= _LONGEST_KEPT:
-                    self._kept[text, direction] = found
+                    self._kept[text, direction] = shaped
                 if len(self._kept) > _KEPT_WORDS:
                     self._kept.popitem(last=False)
-        return found
+        return shaped
 
     def _set_text(self, text: str, direction: str | None) -> bytes:
         pango = self._pango
@@ -208,23 +208,23 @@ class PangoEngine:
         return width.value, height.value
 
     def _base(self) -> float:
-        """Row of the baseline of what is laid out, as the original places it: above the middle by 2 rows, or in other
-        heights than its 16, which it does not account for, by as large a share."""
+        """Return the baseline row of the current layout. The layout is centred P / 8 rows above the middle of the
+        canvas, which is 2 of 16 rows as in the original. With `parity` it is always 2, also as in the original."""
         P = self.config.pixels_per_patch
         top = P / 2 - self._size()[1] / 2 - (2 if self.config.parity else P / 8)
         return top + self._pango.pango_layout_get_baseline(self._layout) / SCALE
 
     def _line(self, text: str, direction: str | None) -> Shaped:
-        """From words shaped before, where that gives the same."""
-        found = self._words.line(text) if direction is None and self.config.font_options.keep_words else None
-        if found is None:
+        """Compose a line from cached words if the result is the same; otherwise shape it."""
+        line = self._words.line(text) if direction is None and self.config.font_options.keep_words else None
+        if line is None:
             return self._shape(text, direction)
-        slots_G, columns_G, width = found
+        slots_G, columns_G, width = line
         one_run_G = np.broadcast_to(np.int32(0), len(slots_G))
         return Shaped(text, direction, width, self._main_base, slots_G, columns_G, one_run_G)
 
     def _word(self, word: str, has_before: bool, has_after: bool) -> Word | None:
-        """A word as it is beside spaces, if all of it is in the main font."""
+        """Shape a word between spaces. None if it is not completely in the main font."""
         before, after = "a " if has_before else "", " a" if has_after else ""
         shaped = self._shape(before + word + after, None)
         assert shaped.runs is not None
@@ -236,26 +236,26 @@ class PangoEngine:
         if (widths_G % SCALE).any():
             return None
         pens_G = (np.cumsum(widths_G) - widths_G) // SCALE
-        # The letters and spaces around it have bytes of their own before `first` and from `stop` on.
-        is_mine_G = (run.clusters_G >= first) & (run.clusters_G < stop)
-        pen = int(pens_G[is_mine_G][0])
-        slots_G = self._slots_of(run, self._main_base)[is_mine_G]
-        columns_G = (pens_G - pen + (run.glyphs_G["x_offset"] + SCALE // 2) // SCALE)[is_mine_G]
+        # The surrounding letters and spaces have bytes before `first` and from `stop` on.
+        is_in_word_G = (run.clusters_G >= first) & (run.clusters_G < stop)
+        pen = int(pens_G[is_in_word_G][0])
+        slots_G = self._slots_of(run, self._main_base)[is_in_word_G]
+        columns_G = (pens_G - pen + (run.glyphs_G["x_offset"] + SCALE // 2) // SCALE)[is_in_word_G]
         has_ink_G = self.atlas.width.take(slots_G) > 0
         slots_G = slots_G[has_ink_G]
         return Word(
             slots_G=slots_G,
             columns_G=columns_G[has_ink_G] + self.atlas.left.take(slots_G),
             space=int(widths_G[run.clusters_G == 1].sum()) // SCALE if has_before else 0,
-            width=int(widths_G[is_mine_G].sum()) // SCALE,
+            width=int(widths_G[is_in_word_G].sum()) // SCALE,
         )
 
     def runs_of(self, shaped: Shaped) -> tuple[Run, ...]:
-        """The runs of a text, shaped now if its line was put together from words."""
+        """Return the runs of a text. Shape it now if its line was composed from cached words."""
         with self._lock:
-            found = shaped.runs if shaped.runs is not None else self._shape(shaped.text, shaped.direction).runs
-        assert found is not None
-        return found
+            runs = shaped.runs if shaped.runs is not None else self._shape(shaped.text, shaped.direction).runs
+        assert runs is not None
+        return runs
 
     def _shape(self, text: str, direction: str | None) -> Shaped:
         self._set_text(text, direction)
@@ -291,18 +291,19 @@ class PangoEngine:
         )
 
     def _runs(self) -> list[Run]:
-        """Runs of the layout's first line; only the original's words can have more lines, which are not drawn."""
+        """Return the runs of the layout's first line. Further lines, possible only in words with newlines under
+        `parity`, are not drawn."""
         line = self._pango.pango_layout_get_line_readonly(self._layout, 0)
-        found, address = [], line.contents.runs
+        runs, address = [], line.contents.runs
         while address:
             node = ListNode.from_address(address)
-            piece, address = GlyphItem.from_address(node.data), node.next
-            item, string = piece.item.contents, piece.glyphs.contents
+            glyph_item, address = GlyphItem.from_address(node.data), node.next
+            item, string = glyph_item.item.contents, glyph_item.glyphs.contents
             num = string.num_glyphs
             if num:
                 content = ctypes.string_at(string.glyphs, num * _GLYPH_DTYPE.itemsize)
                 clusters = ctypes.string_at(string.log_clusters, num * 4)
-                found.append(
+                runs.append(
                     Run(
                         font=item.font,
                         is_rtl=bool(item.level & 1),
@@ -310,43 +311,43 @@ class PangoEngine:
                         num_bytes=item.length,
                         glyphs_G=np.frombuffer(content, _GLYPH_DTYPE),
                         clusters_G=np.frombuffer(clusters, np.int32),
-                        rise=piece.y_offset,
+                        rise=glyph_item.y_offset,
                     )
                 )
-        return found
+        return runs
 
     def _slots_of(self, run: Run, base: float) -> NDArray[np.int32]:
-        """Slot of each glyph; of one that is moved up or down, a slot of its own."""
-        known = self._slots.get(run.font)
-        if known is None:
+        """Return the slot of each glyph. A glyph that is moved up or down has a slot of its own."""
+        slots = self._slots.get(run.font)
+        if slots is None:
             pango, is_color = self._pango, ctypes.c_int(0)
             self._objects.append(pango.g_object_ref(run.font))
             pattern = pango.pango_fc_font_get_pattern(run.font)
             pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
-            known = self._slots[run.font] = FontSlots(bool(is_color.value), np.zeros(1 << 16, np.int32), {})
+            slots = self._slots[run.font] = FontSlots(bool(is_color.value), np.zeros(1 << 16, np.int32), {})
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
-        # Slot 0 is what is not loaded yet; empty glyphs (of joiners, for example) keep it and have no ink.
-        is_plain_G = (numbers_G < len(known.plain)) & (rise_G == 0)
-        slots_G = np.where(is_plain_G, known.plain.take(numbers_G, mode="clip"), 0)
-        left_G = np.flatnonzero((slots_G == 0) & (numbers_G != EMPTY_GLYPH))
-        for index in left_G.tolist():
+        # Slot 0 means "not loaded yet". Empty glyphs, such as joiners, keep slot 0 and have no ink.
+        is_plain_G = (numbers_G < len(slots.plain)) & (rise_G == 0)
+        slots_G = np.where(is_plain_G, slots.plain.take(numbers_G, mode="clip"), 0)
+        new_G = np.flatnonzero((slots_G == 0) & (numbers_G != EMPTY_GLYPH))
+        for index in new_G.tolist():
             number, rise = int(numbers_G[index]), int(rise_G[index])
-            # Cairo rounds the place of each glyph, so by how many rows a raised one moves depends on the baseline.
+            # Cairo rounds the position of each glyph, so the shift of a raised glyph in rows depends on the baseline.
             rows = _nearest(base) - _nearest(base - rise / SCALE)
             fraction = base - _nearest(base) if number & UNKNOWN_FLAG else 0.0
-            slot = known.moved.get((number, rows, fraction))
+            slot = slots.moved.get((number, rows, fraction))
             if slot is None:
                 slot = self._rasterize(run.font, run.glyphs_G[index], rows, fraction)
-                known.moved[number, rows, fraction] = slot
+                slots.moved[number, rows, fraction] = slot
             slots_G[index] = slot
             if is_plain_G[index]:
-                known.plain[number] = slot
+                slots.plain[number] = slot
         return slots_G
 
     def _rasterize(self, font: int, glyph: np.void, rise: int, fraction: float) -> int:
-        """Cairo's bitmap of a glyph, into the store. The boxes of unknown characters are drawn, so that the fraction of
-        a row by which they stand lower counts."""
+        """Store Cairo's bitmap of a glyph, and return its slot. `fraction` is the offset of the baseline in rows. It
+        matters only for boxes of unknown characters, which are drawn as shapes."""
         info = GlyphInfo(int(glyph["glyph"]), int(glyph["width"]), 0, 0, 0)
         cluster = ctypes.c_int(0)
         string = GlyphString(1, ctypes.addressof(info), ctypes.addressof(cluster), 1)
@@ -363,8 +364,8 @@ class PangoEngine:
     def _drawing(
         self, pixels: NDArray[np.uint8], form: int, num_columns: int, column: float, row: float
     ) -> Iterator[int]:
-        """A context of Cairo that draws into contiguous `pixels`, (rows, columns) or (rows, columns, 4), from a
-        point."""
+        """Yield a Cairo context that draws into contiguous `pixels`, (rows, columns) or (rows, columns, 4), with the
+        current point at (column, row)."""
         pango = self._pango
         surface = pango.cairo_image_surface_create_for_data(
             pixels.ctypes.data, form, num_columns, len(pixels), pixels.strides[0]
@@ -379,7 +380,7 @@ class PangoEngine:
             pango.cairo_surface_destroy(surface)
 
     def draw_whole(self, shaped: Shaped, canvas_XPC: NDArray[np.uint8], column: int) -> None:
-        """Lets `pango_cairo_show_layout` draw a text over all of `canvas_XPC`, uint8 (X, P, C), in the font's
+        """Overwrite `canvas_XPC`, uint8 (X, P, C), with a text drawn by `pango_cairo_show_layout` in the font's
         colours."""
         with self._lock:
             num_columns, P = canvas_XPC.shape[:2]
@@ -394,14 +395,14 @@ class PangoEngine:
 
 
 class FontSlots(NamedTuple):
-    """Slots in the store of one font's glyphs."""
+    """Slots of one font's glyphs in the store."""
 
     is_color: bool
-    """Its glyphs come in colours."""
+    """True if the font has colour glyphs."""
     plain: NDArray[np.int32]
-    """By number, of glyphs on the baseline; 0 is not loaded."""
+    """Slots of glyphs on the baseline by glyph number; 0: not loaded."""
     moved: dict[tuple[int, int, float], int]
-    """By number, rows above the baseline and, of boxes, the fraction of a row below it."""
+    """Slots by glyph number, rows above the baseline and, for boxes, the fraction of a row below it."""
 
 
 class PangoLines:
@@ -409,22 +410,22 @@ class PangoLines:
 
     def __init__(self, engine: PangoEngine, shaped: list[Shaped]) -> None:
         self._engine, self._shaped = engine, shaped
-        self.widths_N = np.array([one.width for one in shaped], np.int64)
-        self.is_color = any(one.is_color for one in shaped)
-        self.missing = [character for one in shaped for character in one.missing]
+        self.widths_N = np.array([text.width for text in shaped], np.int64)
+        self.is_color = any(text.is_color for text in shaped)
+        self.missing = [character for text in shaped for character in text.missing]
 
     def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
         shaped = self._shaped
         ink = Ink(
-            slots_G=np.concatenate([one.slots_G for one in shaped]),
-            columns_G=np.concatenate([one.columns_G for one in shaped]),
-            layers_G=np.concatenate([one.runs_G for one in shaped]),
-            lengths_N=np.array([len(one.slots_G) for one in shaped]),
-            baselines_N=np.array([_nearest(one.base) for one in shaped]),
+            slots_G=np.concatenate([text.slots_G for text in shaped]),
+            columns_G=np.concatenate([text.columns_G for text in shaped]),
+            layers_G=np.concatenate([text.runs_G for text in shaped]),
+            lengths_N=np.array([len(text.slots_G) for text in shaped]),
+            baselines_N=np.array([_nearest(text.base) for text in shaped]),
         )
         coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N)
         self._engine.shades.apply(coverage_XP, canvas_XP)
-        colored = [index for index, one in enumerate(shaped) if one.is_color] if canvas_XP.ndim == 3 else []
+        colored = [index for index, text in enumerate(shaped) if text.is_color] if canvas_XP.ndim == 3 else []
         for index in colored:
             column = int(columns_N[index])
             begin, stop = max(column, 0), min(column + shaped[index].width, len(canvas_XP))
@@ -437,14 +438,14 @@ class PangoLines:
 
 
 def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
-    """(T, 2): those of the cluster to which each character belongs."""
+    """Return the edges of the cluster to which each character belongs, float64 (T, 2)."""
     starts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     edges: list[NDArray[np.float64]] = [np.zeros((0, 2))]
     pen = 0.0
     for run in runs:
         ends_G = pen + np.cumsum(run.glyphs_G["width"], dtype=np.int64) / SCALE
         begins_G = np.concatenate([[pen], ends_G[:-1]])
-        # Glyphs of a cluster lie beside each other; its bytes rise from left to right, or fall.
+        # The glyphs of a cluster are adjacent. From left to right, clusters ascend, or descend in RTL runs.
         clusters_K, first_K = np.unique(run.clusters_G, return_index=True)
         last_K = len(run.clusters_G) - 1 - np.unique(run.clusters_G[::-1], return_index=True)[1]
         left_K, right_K = begins_G[np.minimum(first_K, last_K)], ends_G[np.maximum(first_K, last_K)]
@@ -460,14 +461,16 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
 
 
 def _rules(faces: Sequence[Face], names: Sequence[str]) -> bytes:
-    """Rules that give each font a family of its own, for Fontconfig, so that it tries them in their order: by their own
-    families, a regular font would come before a bold one. Pango asks for the family "emoji" where it meets one. And
-    rules that draw fallback fonts smaller."""
-    chosen = (f"<test name='index'><int>{one.number}</int></test>" if num_faces(one.path) > 1 else "" for one in faces)
+    """Return Fontconfig rules that give each font a family name of its own, so that fonts are tried in the given order.
+    With their original names, a regular font would come before a bold one. Other rules map the family "emoji", which
+    Pango requests for emoji, to all fonts, and scale fallback fonts down."""
+    index_tests = (
+        f"<test name='index'><int>{face.number}</int></test>" if num_faces(face.path) > 1 else "" for face in faces
+    )
     renamed = (
-        f"<match target='scan'><test name='file'><string>{escape(str(one.path))}</string></test>{test}"
+        f"<match target='scan'><test name='file'><string>{escape(str(face.path))}</string></test>{test}"
         f"<edit name='family' mode='assign_replace'><string>{name}</string></edit></match>"
-        for one, test, name in zip(faces, chosen, names, strict=True)
+        for face, test, name in zip(faces, index_tests, names, strict=True)
     )
     families = "".join(f"<string>{name}</string>" for name in names)
     emoji = (
@@ -490,12 +493,12 @@ def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
 
 
 def _utf8(text: str) -> bytes:
-    """The bytes that Pango is given: it takes neither zero characters nor halves of surrogate pairs."""
+    """Encode a text for Pango, which accepts neither zero characters nor halves of surrogate pairs."""
     return _NOT_GIVEN.sub(_STAND_IN, text).encode()
 
 
 def _named(run: Run, text: str) -> Run:
-    """The run with the boxes of stand-ins as those of the characters that the text has there."""
+    """Return the run with boxes of the actual characters instead of boxes of the stand-in."""
     codes_T, starts_T = np.array(list(map(ord, text))), _byte_starts(text)
     codes_G = codes_T[np.searchsorted(starts_T, run.first_byte + run.clusters_G)]
     is_named_G = (run.glyphs_G["glyph"] == UNKNOWN_FLAG | ord(_STAND_IN)) & (codes_G != ord(_STAND_IN))
@@ -505,17 +508,17 @@ def _named(run: Run, text: str) -> Run:
 
 
 def _byte_starts(text: str) -> NDArray[np.int64]:
-    """(T,): where the bytes of each character begin in what Pango is given."""
+    """Return the index of the first byte of each character in the bytes that Pango gets, int64 (T,)."""
     lengths_T = np.array([len(_utf8(character)) for character in text], np.int64)
     return np.cumsum(lengths_T) - lengths_T
 
 
 def _nearest(row: float) -> int:
-    """As Cairo rounds positions of glyphs."""
+    """Round like Cairo rounds the positions of glyphs."""
     return math.floor(row + 0.5)
 
 
 def _unknown(numbers_G: NDArray[np.uint32]) -> list[str]:
-    """The characters for which no font has a glyph."""
+    """Return the characters for which no font has a glyph."""
     codes_U = numbers_G[(numbers_G & UNKNOWN_FLAG) != 0] & ~np.uint32(UNKNOWN_FLAG)
     return [chr(code) for code in codes_U.tolist() if code < 0x110000]

@@ -1,7 +1,7 @@
-"""The functions of Pango, Cairo and Fontconfig that are used, called in the shared libraries by ctypes.
+"""Bindings of the functions of Pango, Cairo and Fontconfig that we use, by ctypes.
 
-The libraries are Debian's packages libpangocairo-1.0-0 and what it depends on; no Python package and no compiler is
-needed. Structures are as in Pango 1.44 and later (pango-layout.h, pango-glyph.h, pango-item.h).
+The libraries are in Debian's package libpangocairo-1.0-0 and its dependencies; neither a Python package nor a compiler
+is needed. Structures are those of Pango 1.44 and later (pango-layout.h, pango-glyph.h, pango-item.h).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from pretrainkit.errors import MissingPackageError
 
 SCALE = 1024
-"""Units of Pango in a pixel."""
+"""Pango units per pixel."""
 EMPTY_GLYPH = 0x0FFFFFFF
 UNKNOWN_FLAG = 0x10000000
-"""Set in the number of a glyph that no font has; the rest of it is the character."""
+"""Flag in the glyph number of a character that no font has. The other bits are the character's code point."""
 FORMAT_RGB24, FORMAT_A8 = 1, 2
 DIRECTION_LTR, DIRECTION_RTL = 0, 1
 HINT_STYLES = {"none": 1, "slight": 2, "medium": 3, "full": 4}
@@ -34,13 +34,13 @@ class ListNode(Structure):
 
 
 class LayoutLine(Structure):
-    """PangoLayoutLine, its beginning."""
+    """First fields of PangoLayoutLine."""
 
     _fields_ = [("layout", c_void_p), ("start", c_int), ("length", c_int), ("runs", c_void_p)]
 
 
 class Item(Structure):
-    """PangoItem with its PangoAnalysis, their beginning."""
+    """First fields of PangoItem and its PangoAnalysis."""
 
     _fields_ = [
         ("offset", c_int),
@@ -60,7 +60,7 @@ class GlyphString(Structure):
 
 
 class GlyphItem(Structure):
-    """PangoGlyphItem, its beginning."""
+    """First fields of PangoGlyphItem."""
 
     _fields_ = [("item", POINTER(Item)), ("glyphs", POINTER(GlyphString)), ("y_offset", c_int)]
 
@@ -131,24 +131,24 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cairo_move_to": (None, c_void_p, c_double, c_double),
     "cairo_set_source_rgb": (None, c_void_p, c_double, c_double, c_double),
 }
-"""Function to (type of the result, types of the arguments ...)."""
+"""Signature of each function: (result type, argument types ...)."""
 
 
 class PangoLibrary:
-    """All functions of `_SIGNATURES`, as attributes."""
+    """The functions of `_SIGNATURES` as attributes."""
 
     def __init__(self) -> None:
         library = _open()
         for function, (result, *arguments) in _SIGNATURES.items():
-            found = getattr(library, function)
-            found.restype, found.argtypes = result, arguments
-            self.__dict__[function] = found
+            function_pointer = getattr(library, function)
+            function_pointer.restype, function_pointer.argtypes = result, arguments
+            self.__dict__[function] = function_pointer
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
     def versions(self) -> dict[str, str]:
-        """Name to version of every library that decides about pixels."""
+        """Return the versions of the libraries that determine the pixels, by name."""
         fontconfig = self.FcGetVersion()
         handle, numbers = c_void_p(), [c_int() for _ in range(3)]
         self.FT_Init_FreeType(ctypes.byref(handle))
@@ -165,12 +165,12 @@ class PangoLibrary:
 
 @cache
 def pango_library() -> PangoLibrary:
-    """The libraries, opened once. Raises MissingPackageError where they are not installed."""
+    """Return the libraries, opened once. Raises MissingPackageError if they are not installed."""
     return PangoLibrary()
 
 
 def _open() -> ctypes.CDLL:
-    """The library that depends on all the others: their functions are found through it."""
+    """Open the library that depends on all the others and therefore gives access to their functions."""
     for file in ("libpangocairo-1.0.so.0", ctypes.util.find_library("pangocairo-1.0")):
         with suppress(OSError):
             if file is not None:

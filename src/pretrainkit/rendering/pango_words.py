@@ -1,8 +1,9 @@
-"""Lines of Latin text put together from words that were shaped before.
+"""Compose lines of Latin text from cached shaped words.
 
-Shaping is most of what a line costs, and words come back. A word is shaped between spaces, with a letter beyond each,
-so that kerning with the spaces and the choice of script are those of a line. Everything else is shaped as a whole. Only
-a font with rules that reach across a space to the next word would look different; set `keep_words` to False for it.
+Shaping is most of the cost of a line, and words repeat. A word is shaped between spaces, with a letter beyond each, so
+that kerning with the spaces and the choice of script are the same as in a line. All other text is shaped as a whole.
+Only a font with rules that reach across a space to the next word would look different; for it, set `keep_words` to
+False.
 
 Dimensions: G glyphs of a word or line, W words of a line.
 """
@@ -17,46 +18,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SIMPLE = re.compile("[ -~¡-¬®-ɏ–—‘’“”„…]*")
-"""What is of the Latin script or of none, joins nothing and changes nobody's direction."""
+"""Characters of the Latin script, or of none, that neither combine with others nor affect the text direction."""
 _LETTER = re.compile("[A-Za-zÀ-ÖØ-öø-ɏ]")
 _KEPT = 1 << 17
-"""Words that are kept; with more, all are forgotten."""
+"""Maximum number of cached words. When it is exceeded, the cache is emptied."""
 _NOT_ALONE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Word:
-    """A word in its place on a line."""
+    """A shaped word."""
 
     slots_G: NDArray[np.int32]
     columns_G: NDArray[np.int64]
-    """First column of each bitmap, from the word's pen."""
+    """First column of each bitmap, from the pen position at the word's start."""
     space: int
-    """Pixels of the space before it."""
+    """Width of the space before the word in pixels."""
     width: int
-    """Pixels to where the space after it begins."""
+    """Width of the word in pixels, up to the space after it."""
 
 
 WordShaper = Callable[[str, bool, bool], Word | None]
-"""A word, whether a space comes before it, and whether one comes after it. None: it cannot be taken alone."""
+"""Shapes a word, given whether spaces precede and follow it. None: the word cannot be shaped separately."""
 
 
 class WordLines:
-    """Lines from words; keeps the words, one thread at a time."""
+    """Composes lines from cached words. Only one thread may use it at a time."""
 
     def __init__(self, shape: WordShaper) -> None:
         self._shape = shape
         self._forget()
 
     def line(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64], int] | None:
-        """Slots and first columns of the glyphs with ink, and the width in pixels; None where the text must be shaped
-        as a whole."""
+        """Return slots and first columns of the glyphs with ink, and the width in pixels. None if the text must be
+        shaped as a whole."""
         words = text.split(" ")
         if len(words) < 3 or _SIMPLE.fullmatch(text) is None or _LETTER.search(text) is None or "" in words:
             return None
         if len(self._numbers) > _KEPT:
             self._forget()
-        words[0], words[-1] = f" {words[0]}", f"{words[-1]} "  # no other word has a space
+        words[0], words[-1] = f" {words[0]}", f"{words[-1]} "  # mark the first and the last word by a space
         numbers = list(map(self._numbers.get, words))
         if None in numbers:
             numbers = [self._number(word) for word in words]
@@ -70,7 +71,7 @@ class WordLines:
         self._slots = np.zeros(1024, np.int32)
         self._columns = np.zeros(1024, np.int64)
         self._places = np.zeros((4, 256), np.int64)
-        """By number: first glyph, glyphs, pixels of the space before, pixels of the word."""
+        """By word number: first glyph, number of glyphs, width of the space before the word, width of the word."""
 
     def _number(self, word: str) -> int:
         known = self._numbers.get(word)
@@ -98,7 +99,7 @@ class WordLines:
         width = int(pens_W[-1])
         pens_W -= widths_W
         stops_W = lengths_W.cumsum()
-        # Glyph i of the line is glyph i - (stop - length) of its word, which is kept from `first` on.
+        # Glyph i of the line is glyph i - (stop - length) of its word, whose glyphs are stored from `first` on.
         index_G = np.arange(stops_W[-1])
         index_G += (first_W - stops_W + lengths_W).repeat(lengths_W)
         columns_G = self._columns.take(index_G)

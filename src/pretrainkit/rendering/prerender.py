@@ -1,8 +1,8 @@
-"""Documents to folders of rendered rows, in several processes; the same bytes on any number of them.
+"""Render documents to folders of rows, in several processes. The bytes do not depend on the number of processes.
 
-Documents are taken in their order until there are `shard_characters` of them; these are one task and one file for each
-split. A finished task leaves a record, so that the same command after a crash renders only what is missing: what it
-reads again is compared with the record. Files get their last names, and the folder its manifest, at the end.
+Consecutive documents with `shard_characters` characters in total form a task, which writes one file per split. A
+finished task leaves a record of its documents' hash, so that the same command after a crash renders only what is
+missing. At the end, files get their final names, and the folder gets its manifest.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _SECONDS_BETWEEN_NOTES = 10
 _SECONDS_BETWEEN_LOOKS = 1.0
 _MOST_MISSING = 100
 _WORK_PER_BYTE = 32
-"""Rendering a byte of text is so many times the work of encoding one."""
+"""Work of rendering a byte of text, relative to tokenizing one."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Numbers of a rendering that was not done."""
+    """Estimates of a dry run, which writes nothing."""
 
     num_documents: int
     num_rows: int
     num_patches: int
     fill_rate: float
-    """Share of the patches before the last of each row that hold text."""
+    """Share of the patches with text, not counting the last patch of each row."""
 
 
 def prerender(
@@ -68,9 +68,18 @@ def prerender(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Render documents, by split, to `out/SPLIT`, in all cores unless `workers` says how many; return the manifest of
-    each split. `out` is a folder to be made, or to be completed after a crash; each split gets a copy of the renderer.
-    Raises DataError where input cannot be used, or `out` holds something else."""
+    """Render documents by split to `out/SPLIT`, with a copy of the renderer in each.
+
+    Args:
+        out: A new folder, or one to be completed after a crash.
+        workers: Number of processes; None: one per core, fewer for little text.
+
+    Returns:
+        The manifest of each split.
+
+    Raises:
+        DataError: The input is invalid, or `out` contains something else.
+    """
     out, rendering = Path(out), Rendering(documents, renderer, settings, progress)
     with explained_write_errors(out):
         done = _finished(out, rendering)
@@ -89,7 +98,7 @@ def prerender(
 
 
 class Rendering:
-    """A rendering: documents, renderer and settings."""
+    """Everything that determines the rendered rows: documents, renderer and settings."""
 
     def __init__(
         self,
@@ -100,10 +109,10 @@ class Rendering:
         *,
         is_dry: bool = False,
     ) -> None:
-        """Nothing is drawn if it `is_dry`. Raises DataError as `_holding_out_one`."""
+        """With `is_dry`, nothing is drawn. Raises DataError as `_holding_out_any` does."""
         self.documents, self.renderer, self.progress, self.is_dry = documents, renderer, progress or Quiet(), is_dry
         settings = settings or RenderSettings()
-        self.settings = settings if is_dry else self._holding_out_one(settings)
+        self.settings = settings if is_dry else self._holding_out_any(settings)
         self.skips = Skips(self.settings.max_bad)
         self.splits = ["train", "valid"] if self.settings.held_out else list(documents)
         self.description: dict[str, Any] = {"fingerprint": ""} if is_dry else describe(renderer)
@@ -111,19 +120,21 @@ class Rendering:
             "rendering": self.description["fingerprint"],
             "max_seq_length": renderer.config.max_seq_length,
             "settings": asdict(self.settings),
-            "input": {split: found.identity for split, found in documents.items()},
+            "input": {split: documents_of_split.identity for split, documents_of_split in documents.items()},
         }
-        """JSON of all that the rows depend on."""
+        """JSON value of everything that the rows depend on."""
         self.key = fingerprint(self.plan)
 
-    def _holding_out_one(self, settings: RenderSettings) -> RenderSettings:
-        """Return settings with a larger share where that asked for would hold out none of several documents. Reads them
-        up to the first that is held out. Raises DataError where there is held-out data already, or one document."""
+    def _holding_out_any(self, settings: RenderSettings) -> RenderSettings:
+        """Return the settings, with a larger held-out share if the given one would hold out none of the documents.
+
+        Reads documents up to the first one that is held out. Raises DataError if there is held-out data already, or
+        only one document, which is not held out."""
         if not settings.held_out:
             return settings
         if set(self.documents) != {"train"}:
             raise DataError(
-                "there is held-out data already\n  leave out --heldout, or give the training documents alone"
+                "the input has held-out data already\n  leave out --heldout, or give only the training documents"
             )
         num_documents, lowest = 0, 1.0
         for document in self.documents["train"].read(Skips(settings.max_bad)):
@@ -140,16 +151,18 @@ class Rendering:
                 "  give more documents, or --heldout 0 for no held-out data"
             )
         self.progress.note(
-            f"none of the {num_documents} documents would be held out with --heldout {settings.held_out}: used "
-            f"instead, as it holds out at least one: --heldout {share}"
+            f"none of the {num_documents} documents would be held out with --heldout {settings.held_out}; using "
+            f"--heldout {share} instead, which holds out at least one"
         )
         return replace(settings, held_out=share)
 
     def about(self, records: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-        """Entries that the manifests of all splits share; notes what was skipped and what no font has."""
+        """Return the manifest entries that all splits share. Reports skipped input and characters that no font has."""
         for warning in self.skips.warnings:
             self.progress.note(f"warning: {warning}")
-        missing = _missing([record for found in records.values() for record in found], self.progress)
+        missing = _missing(
+            [record for records_of_split in records.values() for record in records_of_split], self.progress
+        )
         config, settings = self.renderer.config, self.settings
         return {
             "kind": KIND,
@@ -177,7 +190,7 @@ def dry_run(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> DryRun:
-    """Cuts everything without drawing it. `work`: a folder for the renderer."""
+    """Divide the documents into rows without drawing them. `work`: a folder to which the renderer is saved."""
     save_renderer(renderer, work / RENDERER_FOLDER)
     rendering = Rendering(documents, renderer, settings, progress, is_dry=True)
     records = [record for split in documents for record in RenderJob(rendering, split, work).run(workers)]
@@ -190,7 +203,7 @@ def dry_run(
 
 
 class RenderJob:
-    """All tasks of the documents of a split; `work` has the renderer, and a folder for each task."""
+    """All tasks of the documents of a split. The folder `work` has the renderer and a folder for each task."""
 
     def __init__(self, rendering: Rendering, split: str, work: Path) -> None:
         self.split, self.work, self._rendering = split, work, rendering
@@ -202,7 +215,7 @@ class RenderJob:
         self._lock = threading.Lock()
 
     def run(self, workers: int | None) -> list[dict[str, Any]]:
-        """Records in the order of the documents."""
+        """Run the tasks that are not finished, and return all records in the order of the documents."""
         num_bytes = self.documents.num_bytes
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
@@ -210,10 +223,10 @@ class RenderJob:
 
         def note_speed() -> None:
             rate = num_patches / max(time.monotonic() - begun, 1e-9)
-            self.progress.note(f"{num_patches:,} text patches, {rate:,.0f} a second")
+            self.progress.note(f"{num_patches:,} text patches, {rate:,.0f} per second")
 
         with self._watched():
-            for record in run_tasks(render_chunk, self._left(), processes):
+            for record in run_tasks(render_chunk, self._remaining_tasks(), processes):
                 records.append(record)
                 self.done(record)
                 with self._lock:
@@ -226,12 +239,13 @@ class RenderJob:
         if records:
             note_speed()
         if self.kept:
-            self.progress.note(f"{self.split}: {len(self.kept)} of {len(self.kept) + len(records)} files were there")
+            num_files = len(self.kept) + len(records)
+            self.progress.note(f"{self.split}: {len(self.kept)} of {num_files} files were rendered before")
         return sorted([*records, *self.kept], key=lambda record: record["index"])
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Shows meanwhile how far the tasks are that run: one large document is one task, and takes minutes."""
+        """Show the progress inside of running tasks: a large document is one task, which takes minutes."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -255,18 +269,19 @@ class RenderJob:
         return self.work / f"{self.split}-{index:05d}"
 
     def done(self, record: dict[str, Any]) -> None:
-        """Take note of a file that was rendered now."""
+        """Handle the record of a task that was just finished. Subclasses override it; here it does nothing."""
 
-    def found(self, task: ChunkTask) -> dict[str, Any] | None:
+    def finished(self, task: ChunkTask) -> dict[str, Any] | None:
+        """Return the record of a task that an earlier attempt finished, or None."""
         return None if task.folder is None else finished_task(task.folder, task.key)
 
-    def _left(self) -> Iterator[ChunkTask]:
-        """The tasks without a record."""
+    def _remaining_tasks(self) -> Iterator[ChunkTask]:
+        """Yield the tasks without a record."""
         for index, documents in enumerate(self._chunks()):
             rendering, folder = self._rendering, None if self._rendering.is_dry else self._folder_of(index)
             drawn = (self.work / RENDERER_FOLDER, rendering.description["fingerprint"])
             task = ChunkTask(self.split, index, documents, *drawn, rendering.settings, folder)
-            record = self.found(task)
+            record = self.finished(task)
             num_read, self._num_read = self._num_read, 0
             if record is None:
                 with self._lock:
@@ -298,14 +313,14 @@ def _finish(
     records: Mapping[str, list[dict[str, Any]]],
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give the files of a split their names; return the manifest."""
-    found, shards = files_of(records, split), []
+    """Move the files of a split to their final names, and return the manifest."""
+    files, shards = files_of(records, split), []
     (out / split).mkdir(parents=True, exist_ok=True)
-    for index, (origin, number, entry) in enumerate(found):
+    for index, (origin, number, entry) in enumerate(files):
         path = work / f"{origin}-{number:05d}" / f"{split}.parquet"
-        target = out / split / f"part-{index:05d}-of-{len(found):05d}.parquet"
+        target = out / split / f"part-{index:05d}-of-{len(files):05d}.parquet"
         if path.exists():
-            os.replace(path, target)  # else an earlier attempt has come as far as this
+            os.replace(path, target)  # otherwise an earlier attempt has moved it
         if not target.is_file() or target.stat().st_size != entry["num_bytes"]:
             raise DataError(f"{target} was changed or removed\n  remove {work} and run the command again")
         shards.append({"name": target.name, **entry})
@@ -313,19 +328,19 @@ def _finish(
 
 
 def files_of(records: Mapping[str, Sequence[Mapping[str, Any]]], split: str) -> list[tuple[str, int, dict[str, Any]]]:
-    """The files of a split that have rows, in order: of which documents, their number, and what is recorded of each.
-    Raises DataError where there are none."""
-    found = [
+    """Return the files of a split that have rows, in order: the split of their documents, the task's index, and the
+    file's entry in the record. Raises DataError if there are none."""
+    files = [
         (origin, record["index"], record["files"][split])
         for origin, all_records in records.items()
         for record in all_records
         if record["files"].get(split, {}).get("num_rows")
     ]
-    if not found:
+    if not files:
         raise DataError(
-            f"{split}: no document with any text\n  give other files or more of them, or name the key of the text"
+            f"{split}: no document has any text\n  give other files or more files, or name the key of the text"
         )
-    return found
+    return files
 
 
 def make_manifest(
@@ -334,7 +349,7 @@ def make_manifest(
     records: Mapping[str, Sequence[Mapping[str, Any]]],
     shards: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The manifest of a split, whose files are `shards`."""
+    """Return the manifest of a split whose files are `shards`."""
     counts = ("num_rows", "num_patches", "num_words", "num_bytes")
     totals = {name: sum(entry[name] for entry in shards) for name in counts}
     return {
@@ -348,14 +363,15 @@ def make_manifest(
 
 
 def _finished(out: Path, rendering: Rendering) -> dict[str, dict[str, Any]] | None:
-    """The manifests of a finished output, if it is the one that is asked for."""
+    """Return the manifests of a finished output folder, or None if it is not finished. Raises DataError if `out`
+    contains anything else."""
     splits = rendering.splits
     if (out / ".work").is_dir():
         return None
     if all((out / split).is_dir() and manifest_path(out / split).is_file() for split in splits):
         if any(read_manifest(out / split).get("plan") != rendering.key for split in splits):
             raise DataError(
-                f"{out} holds rows of other documents, another renderer or other settings\n"
+                f"{out} has rows of other documents, another renderer or other settings\n"
                 "  name another --out, or remove the folder"
             )
         manifests = {split: verify(out / split, checksums=False) for split in splits}
@@ -364,20 +380,20 @@ def _finished(out: Path, rendering: Rendering) -> dict[str, dict[str, Any]] | No
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file\n  name another --out")
     if out.is_dir() and any(out.iterdir()):
-        raise DataError(f"{out} is not empty and holds no unfinished rows\n  name another --out")
+        raise DataError(f"{out} is not empty and has no unfinished rows\n  name another --out")
     return None
 
 
 def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counter[str]:
-    """Characters that no font has, of which there is a note."""
-    found = sum((Counter(record["missing"]) for record in records), Counter[str]())
-    missing = Counter(dict(sorted(found.items())))
+    """Count the characters that no font has, and report them."""
+    counts = sum((Counter(record["missing"]) for record in records), Counter[str]())
+    missing = Counter(dict(sorted(counts.items())))
     if missing:
         most = missing.most_common(3)
         shown = ", ".join(f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in most)
         progress.note(
-            f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has "
-            f"them: {shown}\n  add fonts to the renderer's fallback_fonts"
+            f"warning: {missing.total():,} characters, {len(missing):,} different ones, are drawn as boxes because no "
+            f"font has them: {shown}\n  add fonts to the renderer's fallback_fonts"
         )
     return missing
 

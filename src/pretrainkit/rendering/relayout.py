@@ -1,6 +1,7 @@
-"""Rendered rows in other files: in small groups, which random access needs, or in the layout of the published sets,
-where a file that is there is kept, so that the same command after a crash goes on; and for other programs, the folder
-that `datasets` saves to disk, and tars of WebDataset.
+"""Copy rendered rows to other layouts: parquet with small row groups for random access, the layout of the published
+data sets, the format of `datasets.save_to_disk`, and tar files of WebDataset.
+
+In the parquet layouts, existing files are kept, so that the same command continues after a crash.
 """
 
 from __future__ import annotations
@@ -23,43 +24,44 @@ from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, new
 from pretrainkit.workers.processes import Progress, Quiet, run_tasks
 
 CHUNK_ROWS = 100_000
-"""Rows that are numbered together in published names."""
+"""Number of rows in a chunk of the published layout."""
 SHARD_BYTES = 500 << 20
-"""A chunk of so many bytes has two files."""
+"""A chunk has one file, and another one for each full multiple of this size."""
 DATA_FOLDER = "data"
 ROWS_PER_FILE = 50_000
-"""About 550 MB of pictures."""
+"""Number of rows per Arrow or tar file, about 550 MB of pictures."""
 
 
 def row_files(folder: str | Path, split: str = "train") -> list[Path]:
-    """Files with rows: of `pretrainkit render`, or in the layout of the published sets, where the totals in names are
-    not to be trusted. They lie in the folder or in its `data`; `split` says whose, where names tell. Empty where there
-    are none."""
+    """Return the files with rows in a folder: the output of `pretrainkit render`, or the layout of the published data
+    sets, in the folder or in its subfolder `data`. The totals in published file names are not reliable and ignored.
+
+    `split` selects files whose names begin with it, if there are any. Empty if there are no rows."""
     folder = Path(folder)
     if is_rendered(folder):
         return [folder / shard["name"] for shard in read_manifest(folder)["shards"]]
-    for place in (folder, folder / DATA_FOLDER):
-        files = sorted(place.glob("*.parquet"))
+    for subfolder in (folder, folder / DATA_FOLDER):
+        files = sorted(subfolder.glob("*.parquet"))
         files = [path for path in files if path.name.startswith(f"{split}-")] or files
         if files:
-            return files if {PIXELS, PATCHES} <= set(opened_parquet(files[0]).schema_arrow.names) else []
+            return files if {PIXELS, PATCHES} <= set(open_parquet(files[0]).schema_arrow.names) else []
     return []
 
 
 def is_rendered(folder: Path) -> bool:
-    """True if `pretrainkit render` made the folder."""
+    """Return True if the folder is the output of `pretrainkit render`."""
     try:
         return bool(json.loads((folder / "manifest.json").read_bytes()).get("kind") == KIND)
-    except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
+    except (OSError, ValueError, AttributeError):  # no manifest, or that of another program
         return False
 
 
 def regroup(
     folder: str | Path, out: str | Path, *, workers: int = 1, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Writes the rows of a folder to `out`, a file for each, in groups that are read fast at random; returns the
-    manifest. Raises DataError where there are no rows."""
-    files, out, progress = found_files(folder), Path(out), progress or Quiet()
+    """Copy each file of a folder to `out` with small row groups for fast random access. Return the manifest. Raises
+    DataError if there are no rows."""
+    files, out, progress = required_row_files(folder), Path(out), progress or Quiet()
     tasks = [(path, out / f"part-{index:05d}-of-{len(files):05d}.parquet") for index, path in enumerate(files)]
     progress.stage("regrouping", len(tasks), "file")
     shards = []
@@ -68,9 +70,9 @@ def regroup(
         progress.advance(1)
     shards.sort(key=lambda shard: str(shard["name"]))
     source = Path(folder)
-    old = read_manifest(source) if is_rendered(source) else {"rendering": None}
-    names = opened_parquet(files[0]).schema_arrow.names
-    manifest = old | {
+    previous = read_manifest(source) if is_rendered(source) else {"rendering": None}
+    names = open_parquet(files[0]).schema_arrow.names
+    manifest = previous | {
         "kind": KIND,
         "made_by": made_by(),
         "columns": names,
@@ -96,13 +98,16 @@ def publish(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the rows of a folder to `out/data` under the names of the published sets, and `dataset_infos.json`. Rows
-    are numbered in chunks; file names count on through all chunks, but give the number of files in their chunk as the
-    total, `data/train-00004-of-00003.parquet`. A chunk has a file more than it has whole multiples of `shard_bytes` in
-    memory. `out` is a folder to be made, completed, or given another split. Returns the files; raises DataError where
-    there are no rows."""
-    files, out, progress = found_files(folder), Path(out), progress or Quiet()
-    sizes = [opened_parquet(path).metadata.num_rows for path in files]
+    """Write the rows of a folder to `out/data` with the names of the published data sets, and `dataset_infos.json`.
+
+    As in the published sets, rows are divided into chunks of `chunk_rows`. A chunk has one file, and another one for
+    each full multiple of `shard_bytes` in memory. File numbers count through all chunks, but the total in a name is the
+    number of files of its chunk, as in `data/train-00004-of-00003.parquet`.
+
+    `out` is a new folder, or one to be completed or to get another split. Returns the files. Raises DataError if there
+    are no rows."""
+    files, out, progress = required_row_files(folder), Path(out), progress or Quiet()
+    sizes = [open_parquet(path).metadata.num_rows for path in files]
     num_rows = sum(sizes)
     progress.stage(f"laying out {split}", num_rows, "row")
     written: list[Path] = []
@@ -113,11 +118,11 @@ def publish(
         cuts = [begin + size * part // num_files for part in range(num_files + 1)]
         for first, last in itertools.pairwise(cuts):
             path = out / DATA_FOLDER / f"{split}-{len(written):05d}-of-{num_files:05d}.parquet"
-            if not path.is_file() or opened_parquet(path).metadata.num_rows != last - first:
+            if not path.is_file() or open_parquet(path).metadata.num_rows != last - first:
                 _copy(row_batches(files, sizes, first, last - first), path)
             written.append(path)
             progress.advance(last - first)
-    # Running totals of all splits, as `datasets` keeps them.
+    # Totals over all splits so far, in the format of `datasets`.
     path = out / "dataset_infos.json"
     infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
     own, num_bytes = infos["default"], sum(file.stat().st_size for file in written)
@@ -136,13 +141,13 @@ def to_arrow(
     rows_per_file: int = ROWS_PER_FILE,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Writes the rows of a folder as `datasets.load_from_disk` reads them: Arrow streams, which are memory-mapped.
-    `split` is what the set says it is. Returns the files with rows; raises DataError where there are none, or `out`
+    """Write the rows of a folder in the format of `datasets.load_from_disk`: Arrow streams, which are memory-mapped.
+    `split` is the data set's split name. Returns the files with rows. Raises DataError if there are no rows or `out`
     cannot be written."""
     import pyarrow
 
-    out, files = Path(out), found_files(folder)
-    schema = opened_parquet(files[0]).schema_arrow
+    out, files = Path(out), required_row_files(folder)
+    schema = open_parquet(files[0]).schema_arrow
     written: list[Path] = []
     for number, total, batches in _parts(files, rows_per_file, progress or Quiet()):
         path = out / f"data-{number:05d}-of-{total:05d}.arrow"
@@ -172,10 +177,11 @@ def to_webdataset(
     rows_per_file: int = ROWS_PER_FILE,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Writes the rows of a folder as tars: of each row NUMBER.png and NUMBER.json with everything else of it; of rows
-    without pictures the JSON alone. `split` is in the names of the files, `train-00000.tar`. Else as `to_arrow`."""
+    """Write the rows of a folder as tar files of WebDataset. Each row has NUMBER.png, and NUMBER.json with all other
+    columns; rows without pictures have only the JSON. `split` is part of the file names, such as `train-00000.tar`.
+    Return value and errors are those of `to_arrow`."""
     out, written, row = Path(out), [], 0
-    for number, _, batches in _parts(found_files(folder), rows_per_file, progress or Quiet()):
+    for number, _, batches in _parts(required_row_files(folder), rows_per_file, progress or Quiet()):
         path = out / f"{split}-{number:05d}.tar"
         with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
             for values in (values for batch in batches for values in batch.to_pylist()):
@@ -183,7 +189,7 @@ def to_webdataset(
                 parts = {} if picture is None else {"png": picture["bytes"]}
                 parts["json"] = json.dumps(values, ensure_ascii=False).encode()
                 for ending, content in parts.items():
-                    # No time and no owner, so that the same rows are the same bytes.
+                    # No time and no owner, so that equal rows give equal bytes.
                     member = tarfile.TarInfo(f"{row:09d}.{ending}")
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))
@@ -193,16 +199,16 @@ def to_webdataset(
 
 
 def _regrouped(task: tuple[Path, Path]) -> dict[str, Any]:
-    """Write one file as another; return its entry in the manifest."""
+    """Copy a file with small row groups, and return its entry in the manifest."""
     origin, target = task
-    source = opened_parquet(origin)
-    if not target.is_file() or opened_parquet(target).metadata.num_rows != source.metadata.num_rows:
+    source = open_parquet(origin)
+    if not target.is_file() or open_parquet(target).metadata.num_rows != source.metadata.num_rows:
         _copy(source.iter_batches(ROWS_PER_GROUP), target)
-    made = opened_parquet(target)
-    num_patches = int(np.sum(made.read([PATCHES])[PATCHES].to_numpy(), dtype=np.int64))
+    written = open_parquet(target)
+    num_patches = int(np.sum(written.read([PATCHES])[PATCHES].to_numpy(), dtype=np.int64))
     return {
         "name": target.name,
-        "num_rows": made.metadata.num_rows,
+        "num_rows": written.metadata.num_rows,
         "num_patches": num_patches,
         "num_bytes": target.stat().st_size,
         "sha256": file_sha256(target),
@@ -218,24 +224,24 @@ def _copy(batches: Iterator[Any], path: Path) -> None:
 
 
 def row_batches(files: Sequence[Path], sizes: Sequence[int], begin: int, size: int) -> Iterator[Any]:
-    """Rows `begin` to `begin + size` of all files, in record batches of at most a group."""
+    """Yield rows `begin` to `begin + size` of all files as record batches of at most ROWS_PER_GROUP rows."""
     end, first = begin + size, 0
     for path, num_rows in zip(files, sizes, strict=True):
         if first < end and first + num_rows > begin:
-            place = first
-            for batch in opened_parquet(path).iter_batches(ROWS_PER_GROUP):
-                low, high = max(begin - place, 0), min(end - place, len(batch))
+            row = first
+            for batch in open_parquet(path).iter_batches(ROWS_PER_GROUP):
+                low, high = max(begin - row, 0), min(end - row, len(batch))
                 if low < high:
                     yield batch.slice(low, high - low)
-                place += len(batch)
-                if place >= end:
+                row += len(batch)
+                if row >= end:
                     break
         first += num_rows
 
 
 def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterator[tuple[int, int, Iterator[Any]]]:
-    """Number of each new file, how many there will be, and its record batches."""
-    sizes = [opened_parquet(path).metadata.num_rows for path in files]
+    """Yield number, total number and record batches of each new file."""
+    sizes = [open_parquet(path).metadata.num_rows for path in files]
     num_rows = sum(sizes)
     total = -(-num_rows // rows_per_file)
     progress.stage("laying out", num_rows, "row")
@@ -247,7 +253,7 @@ def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterato
 
 
 def _features(file: Path) -> Any:
-    return json.loads(opened_parquet(file).schema_arrow.metadata[b"huggingface"])["info"]["features"]
+    return json.loads(open_parquet(file).schema_arrow.metadata[b"huggingface"])["info"]["features"]
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -255,20 +261,20 @@ def _write_json(path: Path, content: Any) -> None:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
-def found_files(folder: str | Path) -> list[Path]:
-    """`row_files`, of which there must be some."""
+def required_row_files(folder: str | Path) -> list[Path]:
+    """Return `row_files(folder)`. Raises DataError if there are none."""
     files = row_files(folder)
     if not files:
-        raise DataError(f"{folder} has no parquet files with rendered rows\n  make some with pretrainkit render")
+        raise DataError(f"{folder} has no parquet files with rendered rows\n  create them with pretrainkit render")
     return files
 
 
-def opened_parquet(path: Path) -> Any:
-    """A parquet file for reading. Raises DataError where it is none."""
+def open_parquet(path: Path) -> Any:
+    """Open a parquet file for reading. Raises DataError if it is not a valid one."""
     import pyarrow
     import pyarrow.parquet
 
     try:
         return pyarrow.parquet.ParquetFile(path, memory_map=True)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a parquet file, or damaged: {error}\n  fetch or make it again") from error
+        raise DataError(f"{path} is damaged or not a parquet file: {error}\n  download or create it again") from error

@@ -1,4 +1,4 @@
-"""Some documents to rows: the work of one process."""
+"""Render a chunk of documents to rows: the task of one process."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _SECONDS_BETWEEN_SHARES = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class RenderSettings:
-    """How to render a corpus."""
+    """Settings for rendering a corpus."""
 
     packing: Packing = "exact"
-    """exact: rows are as full as whole words allow, nothing is lost and no row is empty. original: whole lines are
-    joined by the original's rule."""
+    """exact: fill rows with as many whole words as possible, lose nothing and make no empty row. original: join whole
+    lines by the original's rule."""
     with_pixels: bool = True
-    """Or text alone, to be drawn later."""
+    """Draw the rows. False: store only their text, to be drawn later."""
     extras: tuple[Extra, ...] = ()
-    """Columns besides the pictures and their numbers of patches."""
+    """Additional columns besides the picture and its number of patches."""
     held_out: float = 0.0
-    """Share of the documents that go to "valid", by a hash of their text."""
+    """Share of the documents that belong to the split "valid", chosen by a hash of their text."""
     shard_characters: int = 8_000_000
-    """Text of one file, at least; of pictures about 80 MB."""
+    """Minimum number of characters per file. The default gives about 80 MB of pictures."""
     max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
+    """Maximum number of bad records that are skipped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:
@@ -53,29 +53,29 @@ class RenderSettings:
 
     @property
     def columns(self) -> tuple[Extra, ...]:
-        """`extras`, and the text where nothing else is there to draw it from."""
+        """`extras`, and the text if there are no pictures."""
         return self.extras if self.with_pixels or "text" in self.extras else ("text", *self.extras)
 
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Documents that become one file for each split."""
+    """Documents that are rendered to one file per split."""
 
     split: str
-    """Of documents that are not held out."""
+    """Split of the documents that are not held out."""
     index: int
     documents: tuple[RenderDocument, ...]
     renderer: Path
-    """Its folder."""
+    """Folder of the renderer."""
     fingerprint: str
-    """Of the renderer."""
+    """Fingerprint of the renderer."""
     settings: RenderSettings
     folder: Path | None
-    """For the files and the record of what they are; None: nothing is drawn or written."""
+    """Folder for the files and their record. None: nothing is drawn or written."""
 
     @property
     def key(self) -> str:
-        """Changes with the documents."""
+        """Hash of the documents."""
         digest = hashlib.blake2b(digest_size=16)
         for document in self.documents:
             digest.update(repr((document.name, len(document.text))).encode())
@@ -84,14 +84,14 @@ class ChunkTask:
 
 
 def pieces(renderer: Renderer, text: str, packing: Packing) -> Iterator[str]:
-    """The texts of a document's rows."""
+    """Yield the texts of a document's rows."""
     if packing == "exact":
         return (fill if renderer.config.strategy == "continuous" else fill_patches)(renderer, text)
     return original_blocks(renderer, [line for line in map(str.strip, text.split("\n")) if line])
 
 
 def render_chunk(task: ChunkTask) -> dict[str, Any]:
-    """Writes the rows of the documents and then the record, which is returned."""
+    """Write the rows of the documents, then the record. Return the record."""
     renderer, settings = _renderer(task.renderer), task.settings
     missing = _missing(renderer, task.documents)
     record: dict[str, Any] = {
@@ -103,12 +103,12 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
     }
     files: dict[str, RowFile] = {}
     num_characters, noted = 0, time.monotonic()
-    of_all = sum(len(document.text) for document in task.documents)
+    total_characters = sum(len(document.text) for document in task.documents)
     with ExitStack() as opened:
         if task.folder is not None:
             opened.callback((task.folder / _SHARE_NAME).unlink, missing_ok=True)
         for document in task.documents:
-            is_held_out = text_hash(document.text) / 2**64 < settings.held_out  # the same for copies
+            is_held_out = text_hash(document.text) / 2**64 < settings.held_out  # equal texts get the same split
             split = "valid" if is_held_out else task.split
             entry = record["files"].setdefault(split, {"num_rows": 0, "num_patches": 0, "num_words": 0})
             if task.folder is not None and split not in files:
@@ -118,7 +118,7 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
                 num_characters += num_shown
                 if task.folder is not None and time.monotonic() - noted >= _SECONDS_BETWEEN_SHARES:
                     noted = time.monotonic()
-                    (task.folder / _SHARE_NAME).write_text(f"{num_characters / of_all}", "utf-8")
+                    (task.folder / _SHARE_NAME).write_text(f"{num_characters / total_characters}", "utf-8")
                 entry["num_rows"] += 1
                 entry["num_patches"] += row[PATCHES]
                 if split in files:
@@ -132,15 +132,15 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
 
 
 def share_done(folder: Path) -> float:
-    """About how much of its documents the task of a folder has drawn, while it runs."""
+    """Return about which share of its documents a running task has drawn; `folder` is the task's folder."""
     try:
         return min(float((folder / _SHARE_NAME).read_text("utf-8")), 1.0)
-    except (OSError, ValueError):  # not there yet, or being written
+    except (OSError, ValueError):  # it does not exist yet, or is being written
         return 0.0
 
 
 def _rows(renderer: Renderer, document: RenderDocument, task: ChunkTask) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Characters and columns of each row."""
+    """Yield the number of characters and the columns of each row."""
     columns = task.settings.columns
     for piece in pieces(renderer, document.text, task.settings.packing):
         if task.settings.with_pixels and task.folder is not None:
@@ -148,20 +148,20 @@ def _rows(renderer: Renderer, document: RenderDocument, task: ChunkTask) -> Iter
             row: dict[str, Any] = {PIXELS: to_png(encoding.pixel_values), PATCHES: encoding.num_text_patches}
         else:
             row = {PATCHES: renderer.num_text_patches(piece)}
-        given = {"text": piece, "document": document.name, "renderer": task.fingerprint}
-        yield len(piece), row | {name: given[name] for name in columns}
+        extras = {"text": piece, "document": document.name, "renderer": task.fingerprint}
+        yield len(piece), row | {name: extras[name] for name in columns}
 
 
 def _missing(renderer: Renderer, documents: Sequence[RenderDocument]) -> dict[str, int]:
-    """How often each character occurs that no font has. Tried one by one, which is enough for what is meant: to
-    notice text that the fonts are not made for."""
-    kinds = sorted(set().union(*(document.text for document in documents)) - set(string.whitespace))
-    found = [character for character in kinds if renderer.missing(character)]
-    return {character: sum(document.text.count(character) for document in documents) for character in found}
+    """Count the occurrences of each character that no font has. Characters are tested one by one, not in context: that
+    is enough to notice text for which the fonts are not made."""
+    distinct = sorted(set().union(*(document.text for document in documents)) - set(string.whitespace))
+    missing = [character for character in distinct if renderer.missing(character)]
+    return {character: sum(document.text.count(character) for document in documents) for character in missing}
 
 
 @lru_cache(maxsize=2)
 def _renderer(folder: Path) -> Renderer:
-    """What is missing is counted, not warned about in every process."""
+    """Load the renderer, without warnings of missing characters: they are counted instead."""
     config = load_renderer(folder).config
     return Renderer(config.changed(on_missing="ignore") if config.on_missing == "warn" else config)

@@ -1,6 +1,6 @@
-"""Rendered rows as parquet: the columns of the published sets, and further ones on request.
+"""Write rendered rows as parquet: the columns of the published data sets, and additional columns on request.
 
-`datasets` reads the files, and shows `pixel_values` as pictures: PNG, by zlib alone.
+`datasets` reads the files and shows `pixel_values` as pictures. They are PNG, which is written with zlib alone.
 
 Dimensions: H rows, W columns of a picture.
 """
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 PIXELS, PATCHES = "pixel_values", "num_patches"
 Extra = Literal["text", "document", "renderer"]
-"""text: what is drawn. document: where it comes from. renderer: its fingerprint."""
+"""text: the text of the row. document: its origin. renderer: the renderer's fingerprint."""
 EXTRAS: tuple[Extra, ...] = get_args(Extra)
 ROWS_PER_GROUP = 32
-"""Reading one row at random reads its group."""
+"""Number of rows per row group. Random access to a row reads its whole group."""
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY, _RGB = 0, 2
 _LEVEL = 5
-"""Two thirds of the time of 6 for files that are 4 % larger."""
+"""Compression level of zlib. Compared with 6, it takes two thirds of the time, and files are 4 % larger."""
 
 
 def row_schema(extras: Sequence[Extra], *, with_pixels: bool) -> pyarrow.Schema:
-    """Columns in their order, and what `datasets` wants to know about them."""
+    """Return the schema: columns in their order, with the metadata that `datasets` needs."""
     import pyarrow
 
     fields: dict[str, Any] = {}
@@ -54,20 +54,20 @@ def row_schema(extras: Sequence[Extra], *, with_pixels: bool) -> pyarrow.Schema:
 
 
 class RowFile:
-    """A parquet file that takes rows one by one."""
+    """A parquet file to which rows are added one by one."""
 
     def __init__(self, path: Path, writer: pyarrow.parquet.ParquetWriter) -> None:
         self.path, self._writer = path, writer
         self._waiting: list[Mapping[str, Any]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One row: the values by column, a picture as PNG."""
+        """Add a row: values by column name, the picture as PNG bytes."""
         self._waiting.append({**row, PIXELS: {"bytes": row[PIXELS], "path": None}} if PIXELS in row else row)
         if len(self._waiting) == ROWS_PER_GROUP:
             self.write()
 
     def add_batch(self, rows: pyarrow.RecordBatch) -> None:
-        """Rows in the file's schema, as a group of their own."""
+        """Add rows with the file's schema as a row group of their own."""
         self.write()
         self._writer.write_batch(rows)
 
@@ -81,10 +81,10 @@ class RowFile:
 
 @contextmanager
 def new_row_file(path: Path, schema: pyarrow.Schema) -> Iterator[RowFile]:
-    """A file that appears when it is whole."""
+    """Open a new file for writing. It appears under its name only when it is complete."""
     import pyarrow.parquet
 
-    # PNG is packed already, and no two are alike.
+    # PNG is compressed already, and pictures do not repeat.
     codecs = {name: "zstd" for name in schema.names if name != PIXELS}
     if PIXELS in schema.names:
         codecs |= {f"{PIXELS}.bytes": "none", f"{PIXELS}.path": "zstd"}
@@ -97,10 +97,10 @@ def new_row_file(path: Path, schema: pyarrow.Schema) -> Iterator[RowFile]:
 
 
 def to_png(pixels: NDArray[np.uint8]) -> bytes:
-    """A PNG of uint8 (H, W), 8-bit grey, or (H, W, 3). Rows are stored as they are: lines of text are small enough, and
-    choosing filters takes as long again as all the rest."""
+    """Encode uint8 (H, W), 8-bit grey, or (H, W, 3) as PNG. Rows have no filter: files are small enough, and choosing
+    filters would double the time."""
     height, width = pixels.shape[:2]
-    lines = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each line begins with its filter, none
+    lines = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each line begins with its filter type, 0 for none
     lines[:, 1:] = pixels.reshape(height, -1)
     color = _GREY if pixels.ndim == 2 else _RGB
     header = struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0)

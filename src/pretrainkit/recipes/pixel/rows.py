@@ -32,7 +32,7 @@ from pretrainkit.rendering.documents import Documents, find_documents
 from pretrainkit.rendering.folder import load_renderer, open_renderer
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.prerender import RENDERER_FOLDER, RenderSettings, prerender
-from pretrainkit.rendering.relayout import is_rendered, opened_parquet, row_files
+from pretrainkit.rendering.relayout import is_rendered, open_parquet, row_files
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
 from pretrainkit.workers.processes import Quiet
@@ -52,7 +52,7 @@ class ParquetTable:
         """`paths`: at least one. What cannot be read raises DataError when it is opened."""
         self.paths = tuple(paths)
         self._lock = threading.Lock()
-        self._file = lru_cache(_OPEN_FILES)(lambda index: opened_parquet(self.paths[index]))
+        self._file = lru_cache(_OPEN_FILES)(lambda index: open_parquet(self.paths[index]))
         self._group = lru_cache(_KEPT_GROUPS)(self._read_group)
 
     def __getstate__(self) -> Any:
