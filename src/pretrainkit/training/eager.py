@@ -117,8 +117,15 @@ class GroupOptimizer(EagerOptimizer, ABC):
                 step = step.clone()  # the others have no gradient this time, or belong to another group
                 for param in members:
                     self.state[param]["step"] = step
-            step += 1.0 if self.found_inf is None else 1.0 - self.found_inf
+            self._subtract([step], [self._one(step.device)], maximize=True)
             yield step, members
+
+    def _one(self, device: torch.device) -> Tensor:
+        """The number 1 on the device."""
+        key = "one", device
+        if key not in self._kept:
+            self._kept[key] = torch.ones((), device=device)
+        return self._kept[key]
 
     def _subtract(
         self,

@@ -71,10 +71,11 @@ class _Matrices:
         return len(self.by_row[0])
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the means of rows, (N, R), and sums of columns, (N, C). If sharded: this rank's summand of both."""
-        columns_NC, means_NL = self.values_NLC.sum(1), self.means_NL
+        """Return the means of rows, (N, R), and of columns, (N, C). If sharded: this rank's summand of both."""
+        means_NL = self.means_NL
         if not is_dtensor(self.param):
-            return means_NL, columns_NC
+            return means_NL, self.values_NLC.mean(1)
+        columns_NC = self.values_NLC.sum(1) / self.num_rows
         means_NR = means_NL.new_zeros(len(means_NL), self.num_rows)
         means_NR[:, self.offset : self.offset + means_NL.shape[1]] = means_NL
         return means_NR, columns_NC
@@ -94,8 +95,8 @@ class Adafactor(GroupOptimizer):
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for step, members in self._counted(params):
-            since = step - self.config.step_offset if self.config.step_offset else step
-            share = since.clamp(min=1.0) ** -self.config.decay_rate
+            since = (step - self.config.step_offset).clamp(min=1.0) if self.config.step_offset else step
+            share = since**-self.config.decay_rate
             self._update_alike(self._batches(members), share, group)
 
     def _update_alike(self, batches: Batches, share: Tensor, group: dict[str, Any]) -> None:
@@ -104,17 +105,18 @@ class Adafactor(GroupOptimizer):
         weights = local_tensors(params)
         self._directions(batches, share)
         update_rms, weight_rms = batches.norms(updates, weights) / batches.root_sizes()
-        most = config.clipping_threshold
+        most, decay = config.clipping_threshold, self._decay(group)
         factors = group["lr"] * most / update_rms.clamp(min=most)
         if config.multiply_by_parameter_scale:
             factors = factors * weight_rms.clamp(min=config.epsilon2, max=config.max_parameter_scale)
         batches.scale_(factors)
-        if config.beta1 is not None:
+        if config.beta1 is None:
+            updates = self._or_if_nan(updates, weights, -decay)
+        else:
             first = self._moments(params, "m")
             self._average(first, self._or_if_nan(updates, first), 1 - config.beta1)
-            torch._foreach_copy_(updates, first)
-        decay = self._decay(group)
-        self._subtract(weights, self._or_if_nan(updates, weights, -decay), decay=decay)
+            updates = first
+        self._subtract(weights, updates, decay=decay)
 
     def _decay(self, group: dict[str, Any]) -> float:
         """Return the weight decay of this step, which is not multiplied by the learning rate."""
@@ -125,16 +127,11 @@ class Adafactor(GroupOptimizer):
         """Return the values. With skip_nan_updates, NaN becomes `factor` x the other value, which changes nothing."""
         if not self.config.skip_nan_updates:
             return values
-        flat = torch.cat([value.reshape(-1) for value in values])  # two kernels for all values together
-        is_nan = torch.ne(flat, flat, out=torch.empty_like(flat))
-        flat.nan_to_num_(0.0, torch.inf, -torch.inf)
-        sizes = [value.numel() for value in values]
-        results, are_nan = (
-            [part.view(value.shape) for part, value in zip(joined.split(sizes), values, strict=True)]
-            for joined in (flat, is_nan)
-        )
-        torch._foreach_addcmul_(results, others, are_nan, value=factor)
-        return results
+        # One tensor, so that one kernel serves all values.
+        flat, other = torch.cat([value.reshape(-1) for value in (*values, *others)]).chunk(2)
+        kept = torch.where(flat == flat, flat, other if factor == 1.0 else factor * other)
+        parts = kept.split([value.numel() for value in values])
+        return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
 
     def _directions(self, batches: Batches, share: Tensor) -> None:
         """Fill the batches with each gradient divided by the root of its updated second moment."""
@@ -143,15 +140,14 @@ class Adafactor(GroupOptimizer):
         torch._foreach_add_(batches.buffers, self.config.epsilon1)
         matrices, plain, second = self._divided(batches)
         means = _summed([(stack.param, stack.means()) for stack in matrices])
-        if means:
-            torch._foreach_div_([columns_NC for _, columns_NC in means], [float(stack.num_rows) for stack in matrices])
         old = [*second, *chain.from_iterable((*stack.by_row, *stack.by_column) for stack in matrices)]
         new = [*plain, *chain.from_iterable((*rows_NR, *columns_NC) for rows_NR, columns_NC in means)]
         self._average(old, self._or_if_nan(new, old), share)
-        means, shorter = _by_length(means)
+        means, shorter, sizes = _side_by_side(means)
         torch._foreach_copy_([*plain, *chain.from_iterable((*rows, *columns) for rows, columns in means)], old)
-        for sides in shorter:
-            sides.div_(sides.mean(1, keepdim=True))
+        if shorter is not None:
+            lengths = batches.on_device("lengths", lambda: torch.tensor(sizes, dtype=shorter.dtype))
+            shorter.div_(shorter.sum(1, keepdim=True) / lengths[:, None])
         torch._foreach_rsqrt_([*plain, *chain.from_iterable(means)])
         for stack, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
             rows_NL = rows_NR[:, stack.offset : stack.offset + stack.values_NLC.shape[1]]
@@ -246,22 +242,24 @@ class Adafactor(GroupOptimizer):
         state["v_row"], state["v_col"] = by_dim[dims[0]], by_dim[dims[1]]
 
 
-def _by_length(means: list[tuple[Tensor, Tensor]]) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """Allocate pairs of row means, (N, R), and column means, (N, C), where shorter sides of equal length are joined.
+def _side_by_side(
+    means: list[tuple[Tensor, Tensor]],
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None, list[int]]:
+    """Allocate pairs of row means, (N, R), and column means, (N, C), where the shorter sides are one tensor.
 
-    Returns the pairs, and the joined shorter sides, each (number of matrices, length). The pairs are views of these.
+    Returns the pairs, the tensor of the shorter sides, and their lengths. It has a row for each matrix, which zeros
+    fill up behind the side.
     """
-    shorter = [pair[0] if pair[0].shape[1] <= pair[1].shape[1] else pair[1] for pair in means]
-    counts: dict[int, list[int]] = {}
-    for side in shorter:
-        counts.setdefault(side.shape[1], []).append(len(side))
-    joined = {length: shorter[0].new_empty(sum(nums), length) for length, nums in counts.items()}
-    parts = {length: iter(whole.split(counts[length])) for length, whole in joined.items()}
+    if not means:
+        return [], None, []
+    sizes = [min(rows.shape[1], columns.shape[1]) for rows, columns in means]
+    counts = [len(rows) for rows, _ in means]
+    shorter = means[0][0].new_zeros(sum(counts), max(sizes))
     pairs = []
-    for side, (rows_NR, columns_NC) in zip(shorter, means, strict=True):
-        own = next(parts[side.shape[1]])
-        pairs.append((own, columns_NC) if side is rows_NR else (rows_NR, own))
-    return pairs, list(joined.values())
+    for part, size, (rows_NR, columns_NC) in zip(shorter.split(counts), sizes, means, strict=True):
+        own = part[:, :size]
+        pairs.append((own, columns_NC) if rows_NR.shape[1] == size else (rows_NR, own))
+    return pairs, shorter, [size for size, num in zip(sizes, counts, strict=True) for _ in range(num)]
 
 
 def _summed(shares: list[tuple[Tensor, tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:

@@ -194,7 +194,7 @@ def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm:
     decision on the device, so the host does not wait until the result is read. The exception is AdamW on devices for
     which `has_fused_optimizers` is False.
     """
-    is_skipped = ~norm.isfinite()
+    is_skipped = (norm - norm) != 0  # `~norm.isfinite()` in two kernels instead of five: NaN where norm is not finite
     if precision.scaler is not None:
         precision.step(optimizer)
     elif getattr(optimizer, "_step_supports_amp_scaling", False):

@@ -143,14 +143,14 @@ class Batches:
 
     def root_sizes(self) -> Tensor:
         """Return the root of the number of elements of each tensor. A norm divided by it is a root mean square."""
-        return self._kept(
+        return self.on_device(
             "root sizes",
             lambda: torch.tensor([float(owner.numel() // self.stacked.get(owner, 1)) for owner in self.owners]).sqrt(),
         )
 
     def scale_(self, factors: Tensor) -> None:
         """Multiply each tensor in the buffers by its factor."""
-        by_row = factors[self._kept("rows", self._owners_of_rows)] if any(self.row_lengths) else factors
+        by_row = factors[self.on_device("rows", self._owners_of_rows)] if any(self.row_lengths) else factors
         index = first_row = 0
         for buffer, length, members in zip(self.buffers, self.row_lengths, self.members, strict=True):
             num_tensors = sum(self.stacked.get(param, 1) for param in members)
@@ -178,7 +178,7 @@ class Batches:
         ]
         return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
 
-    def _kept(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+    def on_device(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         """Return the cached result of `make` for these parameters, on their device."""
         key = (name, *map(id, self.params))
         if key not in self.kept:
