@@ -26,7 +26,7 @@ def test_classes_and_files_are_sorted(flowers):
 
 
 def test_names_come_from_folders_or_a_file(flowers, tmp_path):
-    found = class_folders(flowers)
+    found = class_folders(flowers).classes
     assert class_names(found, None) == ["rose", "sun flower"]
     path = tmp_path / "names.json"
     path.write_text(json.dumps({"rose": "a rose", "sun_flower": "sunflower", "other": "x"}))

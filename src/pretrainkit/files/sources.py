@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, cast
 
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError, import_optional
 from pretrainkit.files.manifest import MANIFEST_NAME, verify
@@ -152,17 +152,33 @@ def find_splits(inputs: Sequence[str | Path]) -> dict[str, Sequence[str | Path]]
     return {"train": found["train"]} | ({} if valid is None else {"valid": found[valid]})
 
 
+class HubSet(NamedTuple):
+    """A data set of the hub."""
+
+    address: str
+    name: str
+    """USER/NAME, or NAME alone."""
+    revision: str | None
+    config: str | None
+
+
+def hub_set(address: str) -> HubSet | None:
+    """Return what hf://datasets/NAME[@REVISION][:CONFIGURATION] names; None for every other address."""
+    match = _HUB_SET.fullmatch(address)
+    return None if match is None else HubSet(address, *match.groups())
+
+
 def hub_splits(address: str) -> dict[str, list[str]]:
     """Return the addresses of the files of each split of a data set of the hub; empty if `address` is none. Raises
     DataError if there is no such data set, or a configuration has to be named."""
-    match = _HUB_SET.fullmatch(address)
-    if match is None:
+    wanted = hub_set(address)
+    if wanted is None:
         return {}
-    name, revision, config = match.groups()
+    name = wanted.name
     datasets = import_optional("datasets", "hub", address)
     with explained_read_errors(address):
         try:
-            files = datasets.load_dataset_builder(name, config, revision=revision).config.data_files
+            files = datasets.load_dataset_builder(name, wanted.config, revision=wanted.revision).config.data_files
         except ValueError as error:
             raise DataError(
                 f"{address} cannot be opened: {error}\n"

@@ -1,6 +1,7 @@
 """Images in one folder for each class: FOLDER/CLASS/IMAGE. Torch-free."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,17 +54,17 @@ def class_folders(folder: Path) -> ClassFolders:
     return ClassFolders(tuple(classes), tuple(path for found in files for path in found), labels)
 
 
-def class_names(folders: ClassFolders, names_file: Path | None) -> list[str]:
-    """Return the names of the classes for captions: folder names with spaces for underscores, or those of a JSON file
-    {folder: name}. Raises DataError if the file cannot be read or lacks a class."""
+def class_names(classes: Sequence[str], names_file: Path | None) -> list[str]:
+    """Return the names of classes for captions: the classes with spaces for underscores, or their names in a JSON file
+    {class: name}. Raises DataError if the file cannot be read or lacks a class."""
     if names_file is None:
-        return [name.replace("_", " ") for name in folders.classes]
+        return [name.replace("_", " ") for name in classes]
     try:
         given = json.loads(names_file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read class names from {names_file}: {error}") from None
     if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
-        raise DataError(f'{names_file} does not hold class names\n  write {{"folder": "name", ...}}')
-    if missing := [name for name in folders.classes if name not in given]:
+        raise DataError(f'{names_file} does not hold class names\n  write {{"class": "name", ...}}')
+    if missing := [name for name in classes if name not in given]:
         raise DataError(f"{names_file} has no name for {', '.join(missing[:5])} ({len(missing)} missing)")
-    return [given[name] for name in folders.classes]
+    return [given[name] for name in classes]

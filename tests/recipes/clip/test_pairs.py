@@ -324,15 +324,6 @@ def test_packing_needs_every_image_unless_some_may_be_left_out(tmp_path):
     assert [pairs.caption(row) for row in range(6)] == [caption(n) for n in (0, 1, 4, 5, 8, 9)]
 
 
-def test_a_set_of_the_hub_is_opened_by_its_address(tmp_path, monkeypatch):
-    """By the library, which here has no network, in place of the hub."""
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
-    told = rows(4, 2)
-    write_huggingface(tmp_path / "saved", told, {row["image"]: png(number) for number, row in enumerate(told)})
-    saved, asked = datasets.load_from_disk(str(tmp_path / "saved")), []
-    monkeypatch.setattr(datasets, "load_dataset", lambda name: asked.append(name) or saved)
-    pairs = open_pairs(ClipSourceConfig(path="hf://datasets/someone/pictures"), "train")
-    assert asked == ["someone/pictures"]
-    assert len(pairs) == len(open_pairs(ClipSourceConfig(path=str(tmp_path / "saved")), "train"))
+def test_a_name_without_its_scheme_is_refused_with_it():
     with pytest.raises(DataError, match="is hf://datasets/NAME"):
         open_pairs(ClipSourceConfig(path="someone/pictures"), "train")

@@ -12,8 +12,10 @@ from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.training.watch import Watcher
-from support.pair_sets import as_json, caption, make_tokenizer, png, write_samples
+from support.command_line import succeed
+from support.pair_sets import as_json, caption, make_tokenizer, png, rows, write_csv_set, write_samples
 from support.range_server import served_folder
+from support.remedies import followed
 
 NUM_ARCHIVES, NUM_SAMPLES = 3, 5
 
@@ -118,9 +120,17 @@ def test_a_missing_driver_is_named_with_its_install_line(protocol, package, patt
         opened(f"{protocol}://{pattern}")
 
 
-def test_sets_in_columns_are_read_from_a_disk_only(bucket):
-    with pytest.raises(DataError, match=r"format csv are read from a disk only\n.*data pack SET"):
-        opened(bucket, format="csv")
+def test_sets_in_columns_are_read_from_a_disk_only_or_as_archives(tmp_path):
+    with pytest.raises(DataError) as refused:
+        opened("memory://tables/set", format="csv")
+    remedy = followed(refused.value, "recipes/clip/open_pairs.py: data.…: …: sets of format csv")
+    near = write_csv_set(tmp_path / "set", "train", rows(4, 1))
+    words = remedy.split("archives: ")[1].replace("SET", str(near)).replace("FOLDER", str(tmp_path / "packed"))
+    succeed(*words.split()[1:])
+    files = fsspec.filesystem("memory")
+    for path in (tmp_path / "packed" / "train").glob("*.tar"):
+        files.pipe_file(f"/tables/set/train/{path.name}", path.read_bytes())
+    assert content(opened("memory://tables/set")) == content(opened(near))
 
 
 def test_archives_of_a_web_server_are_read_once_and_then_by_ranges(folder, web):

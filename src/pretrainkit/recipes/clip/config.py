@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 from pretrainkit.config.base import Config, ReadBy
 from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
+from pretrainkit.files.sources import hub_set
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
 from pretrainkit.training.evaluate_config import EvaluateConfig
@@ -374,18 +375,26 @@ TEMPLATES = (
 
 
 class ClassificationConfig(Config):
-    """Zero-shot classification of a folder with one folder of images for each class."""
+    """Zero-shot classification of images with classes."""
 
     path: Annotated[str, IsPath()]
-    """Folder with files CLASS/IMAGE."""
+    """Folder with files CLASS/IMAGE, or a data set of Hugging Face with a column of classes: hf://datasets/NAME, with
+    @REVISION and :CONFIGURATION where they are wanted, or a folder that `datasets` saved."""
     name: str | None = None
     """Name of the set in metrics; null: the last part of the path that is not train, valid, val or test."""
+    split: str | None = None
+    """Split of a data set; null: valid, validation, val or test, the first that it has."""
+    image_key: str | None = None
+    """Column of images of a data set; null: the usual ones (image, img, jpg, png, webp)."""
+    label_key: str | None = None
+    """Column of classes of a data set; null: the usual ones (label, labels, fine_label, cls, class, wnid)."""
     suite: Literal["imagenet", "cifar"] | None = None
-    """imagenet: the class names and 80 captions of OpenAI's evaluation, for folders named by WordNet ids (ImageNet, -R,
-    -A, Sketch) or by class numbers (V2); needs extra [open-clip]. cifar: its 18 captions for CIFAR-10 and CIFAR-100;
+    """imagenet: the class names and 80 captions of OpenAI's evaluation, for classes named by WordNet ids (ImageNet, -R,
+    -A, Sketch) or by their numbers (V2); needs extra [open-clip]. cifar: its 18 captions for CIFAR-10 and CIFAR-100;
     classes are named as without a suite."""
     class_names: Annotated[str | None, IsPath()] = None
-    """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
+    """JSON file {class: name for captions}; null: names of folders, or the names that a data set has for its classes,
+    with spaces for underscores."""
     templates: tuple[str, ...] = TEMPLATES
     """Captions with {} for the class name; the embeddings of each class are averaged."""
     templates_file: Annotated[str | None, IsPath()] = None
@@ -467,6 +476,8 @@ def set_name(source: ClipSourceConfig) -> str:
     """Return the name of a set in metrics: its own, or the last part of its path that is the same for all of it."""
     if source.name is not None:
         return source.name
+    if (on_hub := hub_set(source.path)) is not None:
+        return on_hub.name.rpartition("/")[2]
     path = Path(source.path)
     if path.suffix == ".tar" or any(mark in path.name for mark in "*?{"):
         fixed = [part for part in path.parent.parts if not any(mark in part for mark in "*?{")]
@@ -475,6 +486,8 @@ def set_name(source: ClipSourceConfig) -> str:
 
 
 def class_set_name(classes: ClassificationConfig) -> str:
-    """Return the name of a folder of classes in metrics: its own, or the last part of its path that is not a split."""
+    """Return the name of a set with classes in metrics: its own, or the last part of its path that is not a split."""
+    if classes.name is None and (on_hub := hub_set(classes.path)) is not None:
+        return on_hub.name.rpartition("/")[2]
     parts = [part for part in Path(classes.path).parts if part not in _SPLIT_FOLDERS]
     return classes.name or (parts[-1] if parts else classes.path)

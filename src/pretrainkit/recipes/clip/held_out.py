@@ -35,10 +35,11 @@ from pretrainkit.eval.retrieval import (
     first_of_each_up_to,
     retrieval,
 )
-from pretrainkit.images.class_folders import class_folders, class_names
+from pretrainkit.images.class_folders import class_names
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.checks import check_torn, packing, text_problems
+from pretrainkit.recipes.clip.class_images import open_class_images
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, ClipRun, class_set_name, set_name
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.open_pairs import open_pairs
@@ -156,19 +157,19 @@ class Inputs:
         return PairSet(name, pairs.image_ids, images, lambda rows: self.captions(texts(rows)), texts)
 
     def classes(self, wanted: ClassificationConfig, name: str) -> ClassSet:
-        folders = class_folders(Path(wanted.path))
+        found = open_class_images(wanted)
         if wanted.suite == "imagenet":
-            names, templates = imagenet_names(folders.classes), imagenet_templates()
+            names, templates = imagenet_names(found.imagenet_classes), imagenet_templates()
         else:
             templates = cifar_templates() if wanted.suite == "cifar" else _templates(wanted)
-            names = class_names(folders, Path(wanted.class_names) if wanted.class_names else None)
+            names = class_names(found.classes, Path(wanted.class_names) if wanted.class_names else None)
         captions = captions_of(names, templates)
         return ClassSet(
             name=name,
-            labels_I=folders.labels_N,
+            labels_I=found.labels_N,
             num_classes=len(names),
             num_templates=len(templates),
-            images=self.files(folders.files),
+            images=self.images(found.read, found.describe),
             captions=lambda rows: self.captions([captions[row] for row in rows.tolist()]),
         )
 
@@ -193,11 +194,12 @@ def check_images(config: ClipRun, world: World) -> None:
                 f"{packing(source.path, len(bad))}\n  and then data.valid=PACKED"
             )
     for classes in config.evaluate.classification:
-        files = class_folders(Path(classes.path)).files
-        if bad := _undecodable(_reader(files), np.arange(len(files)), config, world):
-            names = "".join(f"\n  {files[row]}: {reason}" for row, reason in bad[:_NUM_NAMED])
+        images = open_class_images(classes)
+        num_images = len(images.labels_N)
+        if bad := _undecodable(images.read, np.arange(num_images), config, world):
+            names = "".join(f"\n  {images.describe(row)}: {reason}" for row, reason in bad[:_NUM_NAMED])
             problems.append(
-                f"{len(bad):,} of {len(files):,} images of evaluate.classification={classes.path} cannot be used:"
+                f"{len(bad):,} of {num_images:,} images of evaluate.classification={classes.path} cannot be used:"
                 f"{names}\n  replace or remove them"
             )
     if problems:

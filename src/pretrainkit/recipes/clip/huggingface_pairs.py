@@ -1,6 +1,7 @@
-"""Sets of Hugging Face `datasets`: saved with `save_to_disk`, a folder of parquet files, or a name on the hub. Images
-stay undecoded until asked for."""
+"""Sets of Hugging Face `datasets`: saved with `save_to_disk`, a folder of parquet files, or hf://datasets/NAME. Images
+are decoded when they are used."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, import_optional
+from pretrainkit.files.hub_rows import hub_rows
+from pretrainkit.files.sources import hub_set
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
@@ -36,17 +39,9 @@ class HuggingFacePairs(Pairs):
         """`images`: the data set with its column of images alone, not decoded; `rows`: (N,) its row for each pair."""
         super().__init__(source, table)
         self._images, self._rows = images, rows
-        self._column = images.column_names[0]
 
     def read_image(self, row: int) -> bytes:
-        image = self._images[int(self._rows[row])][self._column]
-        if isinstance(image, dict):
-            image = image.get("bytes") or image.get("path")
-        if isinstance(image, str):
-            return read_file(Path(image))
-        if not image:
-            raise BadImage("missing image", "the row has neither bytes nor a path")
-        return image
+        return read_encoded(self._images, int(self._rows[row]))
 
     def _image_numbers(self) -> NDArray[np.int64]:
         return self._rows
@@ -55,12 +50,50 @@ class HuggingFacePairs(Pairs):
 def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs:
     """Open one split of a data set. Raises MissingPackageError where `datasets` is not installed; DataError where there
     is no such data set or split, or columns are missing."""
-    datasets = import_optional("datasets", "hub", f"reading {source.path}")
-    dataset = _load(datasets, source, split)
+    dataset = open_rows(source.path, split_names(source, split), f"data.{split}")
     present = dataset.column_names
     where = f"{source.path} ({dataset.split or 'one split'})"
-    image = chosen_column(present, source.image_key, _IMAGES, "image", where)
+    images = encoded_images(dataset, source.image_key, where, f"data.{split}")
     texts = chosen_captions(present, source, _CAPTIONS, where)
+    numbers = [name for name in ("image_id", "caption_id") if name in present]
+    plain = dataset.select_columns([*texts, *numbers]).with_format("arrow")[:]
+    columns = {f"caption_{n}": plain.column(text).combine_chunks() for n, text in enumerate(texts)}
+    ids = {name: plain.column(name).combine_chunks() for name in numbers}
+    columns, rows = _one_row_per_caption(columns, ids, where)
+    columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
+    return HuggingFacePairs(source, pa.table(columns), images, rows)
+
+
+def open_rows(path: str, names: Sequence[str], field: str) -> Any:
+    """Return the first split of `names` of a data set at `path` (hf://datasets/NAME, a folder that `datasets` saved, or
+    a folder of parquet files) as a `datasets.Dataset`, or its only split if it has no names. Raises DataError, whose
+    message names `field` of the config; MissingPackageError if `datasets` is not installed."""
+    datasets = import_optional("datasets", "hub", f"reading {path}")
+    if (on_hub := hub_set(path)) is not None:
+        return hub_rows(on_hub, names)
+    try:
+        is_saved = any(Path(path, name).is_file() for name in ("dataset_dict.json", "state.json"))
+        found = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
+    except Exception as error:  # the library raises its own and others' errors of many kinds
+        raise DataError(
+            f"{field}: the data set {path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"
+            "  give a folder saved by datasets, a folder of parquet files, or hf://datasets/NAME"
+        ) from error
+    if not isinstance(found, dict):
+        return found
+    name = next((name for name in names if name in found), None)
+    if name is None:
+        raise DataError(
+            f"{field}: {path} has no split {' or '.join(names)}; it has {', '.join(found)}\n"
+            "  name one with split: NAME beside its path"
+        )
+    return found[name]
+
+
+def encoded_images(dataset: Any, wanted: str | None, where: str, field: str) -> Any:
+    """Return the column of images alone, not decoded. Raises DataError if there is none."""
+    datasets = import_optional("datasets", "hub", f"reading {where}")
+    image = chosen_column(dataset.column_names, wanted, _IMAGES, "image", where, field)
     if isinstance(dataset.features[image], datasets.Image):
         dataset = dataset.cast_column(image, datasets.Image(decode=False))
     elif not _may_be_images(dataset.features[image], datasets):
@@ -69,37 +102,19 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
             "  images are files (an Image, bytes, {bytes, path}) or paths of files: name another column with "
             "image_key, or cast this one"
         )
-    numbers = [name for name in ("image_id", "caption_id") if name in present]
-    plain = dataset.select_columns([*texts, *numbers]).with_format("arrow")[:]
-    columns = {f"caption_{n}": plain.column(text).combine_chunks() for n, text in enumerate(texts)}
-    ids = {name: plain.column(name).combine_chunks() for name in numbers}
-    columns, rows = _one_row_per_caption(columns, ids, where)
-    columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
-    images = dataset.select_columns([image])
-    return HuggingFacePairs(source, pa.table(columns), images, rows)
+    return dataset.select_columns([image])
 
 
-def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:
-    path = Path(source.path)
-    try:
-        if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-            found = datasets.load_from_disk(source.path)
-        else:
-            found = datasets.load_dataset(source.path.removeprefix(HUB))
-    except Exception as error:  # the library raises its own and others' errors of many kinds
-        raise DataError(
-            f"data.{split}: the data set {source.path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"
-            "  give a folder saved by datasets, a folder of parquet files, or a name on the hub (with network)"
-        ) from error
-    if not isinstance(found, dict):
-        return found
-    name = next((name for name in split_names(source, split) if name in found), None)
-    if name is None:
-        raise DataError(
-            f"data.{split}: {source.path} has no split {' or '.join(split_names(source, split))}; it has "
-            f"{', '.join(found)}\n  name one with split: NAME beside its path"
-        )
-    return found[name]
+def read_encoded(images: Any, row: int) -> bytes:
+    """Return the file in a row of `encoded_images`. Raises BadImage where there is none."""
+    (image,) = images[row].values()
+    if isinstance(image, dict):
+        image = image.get("bytes") or image.get("path")
+    if isinstance(image, str):
+        return read_file(Path(image))
+    if not image:
+        raise BadImage("missing image", "the row has neither bytes nor a path")
+    return image
 
 
 def _may_be_images(feature: Any, datasets: Any) -> bool:

@@ -164,16 +164,23 @@ def caption_columns(source: ClipSourceConfig, usual: Sequence[str]) -> list[str]
     return [source.caption_key] if isinstance(source.caption_key, str) else list(source.caption_key)
 
 
-def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:
+def chosen_column(
+    present: Sequence[str],
+    wanted: str | None,
+    usual: Sequence[str],
+    what: str,
+    where: str,
+    field: str = "data.train",
+) -> str:
     """Return the column to read: `wanted`, or the first of the `usual` ones that is `present`. Raises DataError where
-    it is not there; the message has the columns that are."""
+    it is not there; the message lists the columns that are, and names `field` of the config."""
     for name in usual if wanted is None else [wanted]:
         if name in present:
             return name
     named = f"no column {wanted!r}" if wanted is not None else f"none of the columns {', '.join(usual)}"
     raise DataError(
         f"{where} has {named} for the {what}; it has {', '.join(present) or 'no columns'}\n"
-        f"  name the column with {what}_key, as in data.train='[{{path: ..., {what}_key: NAME}}]'"
+        f"  name the column with {what}_key, as in {field}='[{{path: ..., {what}_key: NAME}}]'"
     )
 
 
