@@ -143,7 +143,7 @@ def test_checkpoints_of_training_are_read_without_running_them(tmp_path):
 def test_what_does_not_fit_is_refused_by_name(tmp_path):
     model = make_model()
     found = to_original(model)
-    with pytest.raises(CheckpointError, match=r"no place for extra\.weight"):
+    with pytest.raises(CheckpointError, match=r"does not have extra\.weight"):
         from_original({**found, "extra.weight": torch.zeros(1)}, model.config)
     with pytest.raises(CheckpointError, match="no tensor mask_token"):
         from_original({name: t for name, t in found.items() if name != "mask_token"}, model.config)
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     other = {**found, "decoder_embeddings.caption.to_logits.weight": torch.ones(CAPTION.vocab_size, 16)}
     with pytest.raises(CheckpointError, match="tied_logits") as error:
         from_original(other, model.config)
-    advised = followed(error.value, "recipes/fourm/original.py: … and the table of its inputs differ")
+    advised = followed(error.value, "recipes/fourm/original.py: … differs from the table of its inputs")
     assert advised == "  set model.tied_logits=false"
     from_original(other, model.config.model_copy(update={"tied_logits": False}))
     other = {**found, "decoder_embeddings.caption.mod_emb": torch.ones(1, 1, 16)}
@@ -247,7 +247,7 @@ def test_a_file_that_does_not_say_what_a_modality_is_takes_the_config_of_its_run
     write_tensors(tmp_path / "model.safetensors", to_original(model), header)
     with pytest.raises(CheckpointError, match=r"no modality 'far@32'[\s\S]*--config runs/NAME/config.yaml") as error:
         read_original(tmp_path / "model.safetensors")
-    followed(error.value, "recipes/fourm/original.py: … / the file says no more of it")
+    followed(error.value, "recipes/fourm/original.py: … / the file does not describe it")
     assert read_original(tmp_path / "model.safetensors", model.config)[0] == model.config
 
 
@@ -258,7 +258,7 @@ def test_headers_that_cannot_be_read_take_the_config_as_advised(tmp_path):
     write_tensors(path, found, header | {"new_option": "1"})
     with pytest.raises(CheckpointError) as error:
         read_original(path)
-    assert "--config" in followed(error.value, "recipes/fourm/original.py: the config has …, which no model here has")
+    assert "--config" in followed(error.value, "recipes/fourm/original.py: the config has …, which is not supported")
     assert read_original(path, model.config)[0] == model.config
     write_tensors(path, found, header | {"modalities": '[{"name": 3}]'})
     with pytest.raises(CheckpointError) as error:

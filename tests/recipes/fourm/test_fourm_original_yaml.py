@@ -138,7 +138,7 @@ def test_texts_and_the_mixture_that_the_release_lacks_are_read(main: Path) -> No
     assert texts.mixture == (Component(inputs={"caption": 1.0}, targets={"caption": 1.0}),)
     notes = " ".join(found.notes)
     assert "the release lacks" in notes
-    assert "not through `datasets`" in notes
+    assert "not by `datasets`" in notes
 
 
 def test_budgets_may_be_said_twice(main: Path) -> None:
@@ -157,14 +157,14 @@ def test_cuts_of_samples_without_stored_parts_are_read(main: Path) -> None:
     assert imported(main).data.crop == CropConfig(scale=(0.5, 1.0), ratio=(0.8, 1.25), flip=0.25)
     for wrong, message in (
         (domains, "needs hflip, crop_scale and crop_ratio"),
-        (DATA.replace("use_wds", cut), "parts of their own"),
+        (DATA.replace("use_wds", cut), "belong to stored parts"),
         (DATA.replace("use_wds", "tok_train_aug: False\n      use_wds"), "no counterpart"),
     ):
         (main.parent / "data.yaml").write_text(wrong, "utf-8")
         with pytest.raises(ConfigError, match=message) as error:
             imported(main)
     advice = followed(error.value, "recipes/fourm/original_yaml.py: …: … has tok_train_aug=…, which has no")
-    assert "leave the key out" in advice
+    assert "leave out the key" in advice
     (main.parent / "data.yaml").write_text(DATA, "utf-8")
     assert imported(main)
 
@@ -196,10 +196,10 @@ def test_a_file_tells_by_its_keys_who_reads_it(main: Path) -> None:
         ("opt=sgd", "opt=sgd has no counterpart"),
         ("scheduler=inverse_sqrt-10000", "no counterpart"),
         ("frozen_model_tokens=1", "no counterpart"),
-        ("epochs=3", "both say how long"),
+        ("epochs=3", "both set the length"),
         ("model=vit", "no model 'vit'"),
         ("num_target_token=1", "nearest: num_target_tokens"),
-        ("data_config=none.yaml", "neither here nor in a folder above"),
+        ("data_config=none.yaml", "neither in the working folder nor"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(main: Path, setting: str, message: str) -> None:

@@ -194,7 +194,7 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
     assert pixels.reshape(1, -1).tolist() == tokens.tolist()
     with pytest.raises(InputError, match="tokenizer is given for depth"):
         setup("a red ball", to=["seg"], image_decoders={"depth": Decoder()})
-    with pytest.raises(InputError, match="has 256 tokens, but the model 64"):
+    with pytest.raises(InputError, match="has 256 tokens, but the model has 64"):
         setup("a red ball", to=["depth"], image_decoders={"depth@64": Decoder()})
 
 
@@ -202,28 +202,34 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
     ("options", "message"),
     [
         ({"to": ["depht"]}, "no modality of that name\n  targets are caption"),
-        ({"to": ["rgb@64"]}, "rgb@64 is an input only"),
+        ({"to": ["rgb@64"]}, "rgb@64 can only be an input"),
         ({"to": []}, "nothing to generate"),
         ({"to": ["depth"], "given": ["rgbb=x.png"]}, "inputs are"),
         ({"to": ["depth"], "given": ["rgb=/nowhere.png"]}, "No such file"),
-        ({"to": ["depth"], "given": [f"rgb={__file__}"]}, "not read from such files"),
-        ({"to": ["depth"], "given": ["rgb"]}, "NAME alone goes with --from-data"),
+        ({"to": ["depth"], "given": [f"rgb={__file__}"]}, "cannot be read from a file of this type"),
+        ({"to": ["depth"], "given": ["rgb"]}, "NAME alone works only with --from-data"),
         ({"to": ["depth"], "given": ["caption=" + "red " * 40]}, "has 121 tokens with its end mark.*at most 32"),
         ({"to": ["depth"], "given": ["caption=a [S_2]"]}, "not numbered in order"),
-        ({"to": ["caption"], "given": ["caption=a red ball"]}, "caption is given and asked for"),
+        ({"to": ["caption"], "given": ["caption=a red ball"]}, "caption is both an input and a target"),
         ({"to": ["depth"], "settings": ["depth.steps=3"]}, "no field 'steps'.*fields: modality, scheme, num_steps"),
         ({"to": ["depth"], "settings": ["seg.num_steps=3"]}, "there is no target 'seg'"),
-        ({"to": ["depth"], "settings": ["depth.guidance={caption: 2}"]}, "guided by caption, which is not known"),
+        (
+            {"to": ["depth"], "settings": ["depth.guidance={caption: 2}"]},
+            "guided by caption, which is neither an input",
+        ),
         ({"to": ["depth"], "settings": ["depth.scheme=autoregressive"]}, "it is an image"),
         ({"to": ["caption"], "settings": ["caption.scheme=roar"]}, "it is a sequence"),
         ({"to": ["depth"], "settings": ["depth.schedule=[4, 4]"]}, "schedule of 8 tokens, but it has 64"),
-        ({"to": ["seg"], "settings": ["seg.take=mean"]}, "seg@64 has take=mean, but its tokens are no numbers"),
+        (
+            {"to": ["seg"], "settings": ["seg.take=mean"]},
+            "seg@64 has take=mean, but its tokens do not represent numbers",
+        ),
         ({"to": ["depth"], "settings": ["depth.take=mean"], "temperature": 0}, "set temperature=1"),
         (
             {"to": ["depth"], "settings": ["depth.temperature=-1"]},
             "depth.temperature cannot be -1.*accepted: number >= 0",
         ),
-        ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "nothing else can be given"),
+        ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "there can be no other inputs"),
     ],
 )
 def test_what_cannot_be_is_refused(setup: Setup, options: dict[str, Any], message: str) -> None:

@@ -30,7 +30,7 @@ def test_numbers_of_ones_own_go_on_where_some_tokens_are_known() -> None:
     assert token_counts((4, 3, 2), 8, 9) == [4, 3, 2]
     assert token_counts((4, 3, 2), 8, 4) == [2, 2]
     assert token_counts((4, 3, 2), 8, 0) == []
-    with pytest.raises(ConfigError, match="makes 9 tokens, but 10"):
+    with pytest.raises(ConfigError, match="has 9 tokens, but 10"):
         token_counts((4, 3, 2), 8, 10)
 
 

@@ -59,7 +59,7 @@ def test_the_published_setting_is_that_of_our_page(tmp_path, caplog):
     explicit = [one.model_copy(update={"scheme": "roar", "schedule": "linear"}) for one in wanted.targets]
     assert list(plan.targets) == explicit
     assert plan.grow_conditions
-    assert "conditions are given by --from or prompts, not by cond_domains" in caplog.text
+    assert "cond_domains is ignored; pass conditions by --from or as prompts" in caplog.text
 
 
 def test_settings_of_super_resolution_are_a_plan_of_their_own(tmp_path, caplog):
@@ -95,7 +95,7 @@ def test_the_command_for_a_file_is_told(tmp_path):
         ("temps: 6.0-0.5", "temps: 6.0-0.5-1", "temps=6.0-0.5-1 has 3 values for 2 targets"),
         ("temps: 6.0-0.5", "temps: hot", "could not convert string to float"),
         ("cfg_schedules: constant", "cfg_schedules: linear", "cfg_schedules=linear has no counterpart"),
-        ("tokens_per_target: 196", "tokens_per_target: 100", "tokens_per_target=100 of tok_clip@224, which has 196"),
+        ("tokens_per_target: 196", "tokens_per_target: 100", "tokens_per_target is 100 for tok_clip@224"),
         ("name: auto", "nmae: auto", "has no key 'nmae'"),
         ("name: auto", LATER, "has targets of two models"),
         ("roar-roar", "roar-dice", "scheme"),

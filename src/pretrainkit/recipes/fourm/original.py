@@ -1,7 +1,7 @@
-"""Files of published models, both ways: weights as safetensors with their config in the header or beside them.
+"""Read and write files of published models: safetensors with the config in the header or in a file next to it.
 
-Source: sections 3.13 and 3.14 of the specification; the hub's format and `fm.py` of `apple/ml-4m`. The released
-weights have a licence of their own; nothing here fetches them.
+Source: format of the released models on the hub, and `fm.py` of `apple/ml-4m`. The released weights have their own
+licence; this module does not download them.
 
 Dimensions: D width, V vocabulary, R registers.
 """
@@ -20,14 +20,15 @@ from pretrainkit.recipes.fourm.model import FourM, PositionEmbedding
 
 State = Mapping[str, Tensor]
 Form = Literal["same", "row", "unread"]
-"""How the original's tensor looks: as ours; with dimensions of 1 in front, three in all; never read."""
+"""Shape of the original's tensor: same as ours; row: three dimensions, with leading ones of size 1; unread: the
+original never reads this tensor."""
 
 _ACTIVATIONS = {"SiLU": "swish", "GELU": "gelu"}
 _MODALITIES = "modalities"
-"""Our own entry of a header: all modalities as JSON, where the original does not know some. It could not load such a
-model in any case; a file that it can load has no entry that it does not know."""
+"""Our own entry of a header: all modalities as JSON. It is written only if the original lacks some of them, and so
+cannot load the model anyway."""
 _IGNORED = frozenset({"format", "drop_path_rate_encoder", "drop_path_rate_decoder", "shared_drop_path", _MODALITIES})
-"""Of a config, besides those that `config_of` writes."""
+"""Known entries of a config that have no effect here, besides those that `config_of` writes."""
 _DEFAULTS: Mapping[str, Any] = {
     "mlp_ratio": 4.0,
     "act_layer": "GELU",
@@ -38,7 +39,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "decoder_sep_mask": True,
     "share_modality_embeddings": True,
 }
-"""Of a config that does not say."""
+"""Values of entries that a config lacks."""
 _DECODER = {
     "attention_norm": "norm1",
     "attention.qkv": "self_attn.qkv",
@@ -69,12 +70,12 @@ _SETTINGS = {
     "num_register_tokens": "num_registers",
     "share_modality_embeddings": "shared_modality_embeddings",
 }
-"""Keys of its config to ours, where values are the same."""
+"""Keys of the original's config and our fields, for entries with the same values."""
 _BIASES = ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")
 
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:
-    """Return the original's config of a model. Raises InputError where it has no such model."""
+    """Return the original's config of a model. Raises InputError if the original has no such model."""
     pixels = [modality for modality in config.modalities if modality.kind == "pixels"]
     activation = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[config.activation]
     expected = _inner_width(config.hidden_size, 4.0, is_gated=config.gated)
@@ -102,19 +103,21 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
 
 
 def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
-    """Return our config of one of the original's. `values`: as in its `config.json`; `tensors`: its weights, which say
-    how large tables are and whether targets have tables and heads in one. Raises CheckpointError where it has options
-    that are not known here, or modalities that are not published."""
+    """Return our config of an original model. `values`: the contents of its `config.json`. `tensors`: its weights, from
+    which the sizes of tables and `tied_logits` follow. Raises CheckpointError if it has unknown options or modalities
+    that are not published."""
     values = dict(_DEFAULTS) | dict(values)
     biases = {name: bool(values.get(name, True)) for name in _BIASES}
     if len(set(biases.values())) > 1:
         raise CheckpointError(
-            f"only some layers have biases: {biases}\n  no released model is so, and none here can be"
+            f"only some layers have biases: {biases}\n  this is not supported, and no released model has it"
         )
     unknown = sorted(values.keys() - config_of(published_model("tiny", (published("rgb@224"),))).keys() - _IGNORED)
     if unknown or values["act_layer"] not in _ACTIVATIONS:
         what = f"options {', '.join(unknown)}" if unknown else f"the activation {values['act_layer']}"
-        raise CheckpointError(f"the config has {what}, which no model here has\n  give --config with the model")
+        raise CheckpointError(
+            f"the config has {what}, which is not supported\n  pass the config of the model with --config"
+        )
     inputs, targets = _names(values["domains_in"]), _names(values["domains_out"])
     modalities = (
         _read_modalities(values[_MODALITIES])
@@ -135,23 +138,24 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
 
 
 def _is_known(modality: Modality) -> bool:
-    """Return True if the original has the modality. Lengths of texts, folders and readers are no part of its models."""
+    """Return True if the original has the modality. Its models do not depend on lengths of texts, folders and
+    readers."""
     vocabulary = ("vocab_size",) if modality.kind == "sequence" else ()
     return is_published(modality, "is_input", "is_target", "length", "num_positions", "folder", "reader", *vocabulary)
 
 
 def _read_modalities(value: Any) -> tuple[Modality, ...]:
-    """Read what `config_of` wrote; the parser of headers leaves long texts as they are."""
+    """Return the modalities that `config_of` wrote into a header, as JSON text or parsed JSON."""
     try:
-        return tuple(Modality(**one) for one in (json.loads(value) if isinstance(value, str) else value))
+        return tuple(Modality(**fields) for fields in (json.loads(value) if isinstance(value, str) else value))
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"the header has modalities that cannot be read: {error}\n  give --config with the model"
+            f"the header has modalities that cannot be read: {error}\n  pass the config of the model with --config"
         ) from None
 
 
 def _inner_width(width: int, ratio: float, *, is_gated: bool) -> int:
-    """Return the width of feed-forward layers, as the original rounds it."""
+    """Return the width of feed-forward layers, rounded as in the original."""
     return int(2 * int(width * ratio) / 3) if is_gated else int(width * ratio)
 
 
@@ -161,22 +165,22 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _modality(name: str, tensors: State, *, is_input: bool, is_target: bool) -> Modality:
     try:
-        found = published(name)
+        default = published(name)
     except ConfigError as error:
         raise CheckpointError(
             f"{error}\n"
-            "  the file says no more of it: give the config of its run, such as --config runs/NAME/config.yaml, or a "
+            "  the file does not describe it: pass the config of its run, such as --config runs/NAME/config.yaml, or a "
             "preset that has it"
         ) from None
     table = tensors.get(f"{'encoder' if is_input else 'decoder'}_embeddings.{name}.token_emb.weight")
     changes: dict[str, Any] = {"is_input": is_input, "is_target": is_target}
-    if found.vocab_size is not None and table is not None:
+    if default.vocab_size is not None and table is not None:
         changes["vocab_size"] = len(table)
-    return Modality(**{**found.model_dump(), **changes})
+    return Modality(**{**default.model_dump(), **changes})
 
 
 def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
-    """Return True if tables and heads of all sequences among the targets are equal."""
+    """Return True if table and head are equal in all target sequences."""
     pairs = [
         [tensors.get(f"decoder_embeddings.{modality.name}.{part}.weight") for part in ("token_emb", "to_logits")]
         for modality in modalities
@@ -186,64 +190,65 @@ def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
 
 
 def to_original(model: FourM) -> dict[str, Tensor]:
-    """Return all entries of the original's state dict: shared tensors under each of their names, fixed positions, zero
-    biases of norms without one. The table of an image among the targets, which the original has and never reads, is
-    that of its head."""
-    state, found = dict(model.state_dict()), dict[str, Tensor]()
+    """Return all entries of the original's state dict: shared tensors under each of their names, fixed positions, and
+    zero biases of norms without a bias. The original has a table for each target image that it never reads; this table
+    is a copy of the head."""
+    state, original = dict(model.state_dict()), dict[str, Tensor]()
     for ours, theirs, form in _entries(model.config):
         value = state[ours].reshape(1, -1, state[ours].shape[-1]) if form == "row" else state[ours]
-        found |= zip(theirs, value.chunk(len(theirs)) if len(theirs) > 1 else [value], strict=True)
+        original |= zip(theirs, value.chunk(len(theirs)) if len(theirs) > 1 else [value], strict=True)
         if ours.endswith("norm.weight") and not model.config.biases:
-            found[_bias_of(theirs[0])] = torch.zeros_like(value)
+            original[_bias_of(theirs[0])] = torch.zeros_like(value)
     for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
         for name, embedding in embeddings.items():
             assert isinstance(embedding, PositionEmbedding)
             if embedding.fixed_positions is not None:
-                found[f"{side}_embeddings.{name}.pos_emb"] = embedding.fixed_positions[None]
-    return found
+                original[f"{side}_embeddings.{name}.pos_emb"] = embedding.fixed_positions[None]
+    return original
 
 
 def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor]:
     """Return the state dict of a model with this config. `original`: float tensors by the original's names; fixed
-    positions are not read. With `tied_logits` the table and the head of a modality must be equal. Raises
-    CheckpointError where something is missing, left over, of another shape, or does not fit the config."""
+    positions are ignored. With `tied_logits`, table and head of a modality must be equal. Raises CheckpointError if
+    tensors are missing, left over, or do not fit the config."""
     unused = {name for name in original if not name.endswith(".pos_emb")}
-    found, biases = dict[str, Tensor](), set[str]()
+    state, biases = dict[str, Tensor](), set[str]()
     for ours, theirs, form in _entries(config):
         missing = [name for name in theirs if name not in original]
         if missing:
             raise CheckpointError(
                 f"the file has no tensor {missing[0]}\n"
-                "  its architecture is another one: give the config that belongs to it"
+                "  it has another architecture: pass the config that belongs to it"
             )
         unused -= {*theirs}
         biases |= {_bias_of(name) for name in theirs}
         value = torch.cat([original[name] for name in theirs]) if len(theirs) > 1 else original[theirs[0]]
         if form == "row":
             value = value.reshape(value.shape[-2:]) if ours.endswith(("registers", "positions")) else value.reshape(-1)
-        if ours in found and form != "unread" and not torch.equal(found[ours], value):
+        if ours in state and form != "unread" and not torch.equal(state[ours], value):
             if form == "row":
                 raise CheckpointError(
-                    f"{theirs[0]} is not the encoder's, but model.shared_modality_embeddings says so\n  set it to false"
+                    f"{theirs[0]} differs from the encoder's, but model.shared_modality_embeddings is true\n"
+                    "  set it to false"
                 )
             raise CheckpointError(
-                f"{theirs[0]} and the table of its inputs differ, but model.tied_logits says they are one\n"
+                f"{theirs[0]} differs from the table of its inputs, but model.tied_logits is true\n"
                 "  set model.tied_logits=false"
             )
         if form != "unread":
-            found[ours] = value
+            state[ours] = value
     for name in sorted(unused & biases):
         if original[name].any():
             raise CheckpointError(
-                f"{name} is not zero, but model.biases is false\n  give the config that belongs to it"
+                f"{name} is not zero, but model.biases is false\n  pass the config that belongs to it"
             )
     unused -= biases
     if unused:
         raise CheckpointError(
-            f"the model has no place for {', '.join(sorted(unused)[:4])}{' and more' if len(unused) > 4 else ''}\n"
-            "  its architecture is another one: give the config that belongs to it"
+            f"the model does not have {', '.join(sorted(unused)[:4])}{' and more' if len(unused) > 4 else ''}\n"
+            "  it has another architecture: pass the config that belongs to it"
         )
-    return found
+    return state
 
 
 def _bias_of(name: str) -> str:
@@ -251,7 +256,7 @@ def _bias_of(name: str) -> str:
 
 
 def _entries(config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
-    """Our name of every tensor, the original's whose rows it has one above another, and how theirs looks."""
+    """Yield our name of every tensor, the original tensors whose rows it concatenates, and the form of the original."""
     with torch.device("meta"):
         names = list(FourM(config).state_dict())
     for ours in names:
@@ -260,13 +265,13 @@ def _entries(config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], F
         if part in ("encoder", "decoder"):
             layer, _, module = module.partition(".")
             theirs = f"{part}.{layer}.{(_ENCODER if part == 'encoder' else _DECODER)[module]}.{leaf}"
-            # Ours has the gate above the other half.
+            # Our tensor has the rows of the gate first, then those of the other half.
             is_gated = config.gated and module == "feed_forward.up"
             yield ours, (theirs, theirs.replace("fc1", "fc3")) if is_gated else (theirs,), "same"
         elif part in ("inputs", "targets"):
             yield from _embedding_entries(ours, config)
         elif part in ("input_modality", "target_modality"):
-            modality = next(one for one in config.modalities if one.name == rest)
+            modality = next(m for m in config.modalities if m.name == rest)
             if modality.is_input and part == "input_modality":
                 yield ours, (f"encoder_embeddings.{rest}.mod_emb",), "row"
             if modality.is_target and (config.shared_modality_embeddings or part == "target_modality"):
@@ -278,19 +283,19 @@ def _entries(config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], F
 
 
 def _embedding_entries(ours: str, config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
-    """The entries of `inputs.NAME.PART` or `targets.NAME.PART`."""
+    """Yield the entries of `inputs.NAME.PART` or `targets.NAME.PART`, as `_entries` does."""
     side, name, part = ours.split(".", 2)
     theirs = f"{'encoder' if side == 'inputs' else 'decoder'}_embeddings.{name}"
     if part == "positions":
         yield ours, (f"{theirs}.pos_emb",), "row"
     elif part in ("table", "head"):
-        is_sequence = next(one.kind for one in config.modalities if one.name == name) == "sequence"
+        is_sequence = next(m.kind for m in config.modalities if m.name == name) == "sequence"
         if part == "table" or not is_sequence:
             yield ours, (f"{theirs}.token_emb.weight",), "same" if part == "table" else "unread"
         if part == "head" or (side == "targets" and config.tied_logits):
             yield ours, (f"{theirs}.to_logits.weight",), "same"
     else:
         vector = "emb_proj" if config.vector_bottleneck is None else "emb_proj.1"
-        for own, other in (("patch", "proj"), ("bottleneck", "emb_proj.0"), ("vector", vector)):
-            part = part.replace(own, other)
+        for our_part, their_part in (("patch", "proj"), ("bottleneck", "emb_proj.0"), ("vector", vector)):
+            part = part.replace(our_part, their_part)
         yield ours, (f"{theirs}.{part}",), "same"

@@ -1,7 +1,7 @@
-"""The original's YAML files (main, data, alphas), read as configs of ours. Torch-free.
+"""Import of the original's YAML files (main, data, alphas) as our configs. Torch-free.
 
-Keys and defaults are those of `run_training_4m.py` and `run_training_4m_fsdp.py` of `apple/ml-4m`. An unknown key is an
-error; a key without a counterpart is an error where it would change the result, and a note where it would not.
+Keys and defaults are those of `run_training_4m.py` and `run_training_4m_fsdp.py` of `apple/ml-4m`. Unknown keys are
+errors. A key without a counterpart is an error if it would change the result, and a note otherwise.
 """
 
 import logging
@@ -56,15 +56,15 @@ _WITHOUT_EFFECT = frozenset(
     | {"fixed_eval_input_tokens", "fixed_eval_target_tokens", "fixed_eval_batch_size", "auto_resume", "start_epoch"}
     | {"log_wandb", "wandb_project", "wandb_entity", "wandb_run_name", "tokenizer_path"}
 )
-"""On the examples, the model and its updates."""
+"""Keys without effect on the examples, the model and its updates."""
 GENERATION = ("target_domains", "sr_target_domains")
-"""Keys of a generation config, of the model and of one for super-resolution."""
+"""Keys that only a generation config has, for the first model and for super-resolution."""
 KEYS = frozenset(_DEFAULTS) | _WITHOUT_EFFECT | {*GENERATION, "temps", "sr_temps", "top_p", "sr_top_p"}
-"""Of a main config, and of a generation config."""
+"""Known keys of main configs and of generation configs."""
 _WITH_OTHERS = frozenset(
     {"cooldown_epochs", "cooldown_steps", "cooldown_tokens", "frozen_embedding_domain", "frozen_model_blr"}
 )
-"""Of a schedule or a first phase that is not possible here: in the original, too, nothing reads them without those."""
+"""Keys of a schedule or a frozen phase that are not supported. The original, too, ignores these keys without them."""
 _REQUIRED: dict[str, tuple[Any, ...]] = {
     "patch_size": (16,),
     "input_size": (224,),
@@ -75,7 +75,7 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "frozen_model_epochs": (0,),
     "frozen_model_tokens": (0,),
 }
-"""Keys whose other values have no counterpart, and the values that have."""
+"""Keys with their supported values; other values have no counterpart."""
 _BUDGETS = ("num_input_tokens", "num_target_tokens", "min_input_tokens", "min_target_tokens")
 _SET_DEFAULTS: dict[str, Any] = {
     "type": "multimodal", "in_domains": "", "out_domains": "", "input_alphas": None, "target_alphas": None,
@@ -85,7 +85,7 @@ _SET_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 _TYPES = ("multimodal", "huggingface")
 _ABSENT = {"all2allmix-oldmod_rgb2all_capbias_v0.yaml": "mod7-all2allmix-rgb2all-capbias"}
-"""Files that published configs name and the release lacks, and the mixtures that they stand for."""
+"""Files that published configs name but the release lacks, with the mixtures that replace them."""
 _SET_WITHOUT_EFFECT = frozenset(
     {"use_wds", "wds_n_repeats", "wds_shuffle_buffer_tar", "wds_shuffle_buffer_repeat", "main_augment_domain"}
     | {"shuffle_buffer_load", "pre_shuffle", "max_samples"}
@@ -99,14 +99,14 @@ _PLAN: dict[str, Any] = {
     "cfg_schedules": "constant-constant-constant", "cfg_grow_conditioning": True, "top_p": 0.0, "top_k": 0.0,
     "num_variations": 1, "seed": 0,
 }  # fmt: skip
-_LATER_PLAN = {
+_SUPER_RESOLUTION_PLAN = {
     "cond_domains": None, "target_domains": "tok_clip@448-tok_rgb@448", "tokens_per_target": "784",
     "autoregression_schemes": "maskgit", "decoding_steps": "8", "token_decoding_schedules": "cosine", "temps": "1.0",
     "temp_schedules": "linear", "cfg_scales": "4.0", "cfg_schedules": "constant",
 }  # fmt: skip
-_OF_WHOLE_PLAN = ("num_variations", "seed")
-_LATER = "sr_"
-"""In front of the keys of a plan for super-resolution."""
+_SHARED_BY_TARGETS = ("num_variations", "seed")
+_PREFIX = "sr_"
+"""Prefix of the keys of a plan for super-resolution."""
 
 
 def is_generation_config(content: Mapping[str, Any]) -> bool:
@@ -117,32 +117,32 @@ def is_generation_config(content: Mapping[str, Any]) -> bool:
 def generation_plan(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the plan of a generation config of the original, as `--plan` reads it.
 
-    Keys and defaults are those of `run_generation.py`, with `sr_` in front for super-resolution. Raises ConfigError for
-    unknown keys, values without a counterpart, and lists of a wrong length.
-    """
-    is_later = "target_domains" not in content
-    if is_later or f"{_LATER}target_domains" not in content:
-        prefix = _LATER if is_later else ""
+    Keys and defaults are those of `run_generation.py`, with the prefix `sr_` for super-resolution. Raises ConfigError
+    for unknown keys, values without a counterpart, and lists of a wrong length."""
+    is_super_resolution = "target_domains" not in content
+    if is_super_resolution or f"{_PREFIX}target_domains" not in content:
+        prefix = _PREFIX if is_super_resolution else ""
     else:
         raise ConfigError(
-            f"{where} has targets of two models\n  give two files, one without sr_ and one with sr_ alone"
+            f"{where} has targets of two models\n"
+            "  split it into two files: one with the keys that start with sr_, one with the others"
         )
-    defaults = _PLAN | (_LATER_PLAN if is_later else {})
-    named = {key if key in _OF_WHOLE_PLAN else prefix + key: value for key, value in defaults.items()}
-    found, _ = checked_keys(content, named, frozenset({"name", "sr_name"}), where)
-    values = {key.removeprefix(prefix): value for key, value in found.items()}
+    defaults = _PLAN | (_SUPER_RESOLUTION_PLAN if is_super_resolution else {})
+    named = {key if key in _SHARED_BY_TARGETS else prefix + key: value for key, value in defaults.items()}
+    known, _ = checked_keys(content, named, frozenset({"name", "sr_name"}), where)
+    values = {key.removeprefix(prefix): value for key, value in known.items()}
     targets = _domains(values["target_domains"])
     lists = {key: _repeated(prefix + key, values[key], targets, where) for key in _LISTS}
     if other := [schedule for schedule in lists["cfg_schedules"] if schedule != "constant"]:
         raise ConfigError(f"{where}: {prefix}cfg_schedules={other[0]} has no counterpart\n  possible: constant")
     if values["cond_domains"]:
-        _log.warning("%s: conditions are given by --from or prompts, not by %scond_domains", where, prefix)
+        _log.warning("%s: %scond_domains is ignored; pass conditions by --from or as prompts", where, prefix)
     plan = [
         _target(name, {key: entries[number] for key, entries in lists.items()}, values, where)
         for number, name in enumerate(targets)
     ]
-    whole = {key: values[key] for key in _OF_WHOLE_PLAN}
-    return {"targets": plan, "grow_conditions": values["cfg_grow_conditioning"], **whole}
+    shared = {key: values[key] for key in _SHARED_BY_TARGETS}
+    return {"targets": plan, "grow_conditions": values["cfg_grow_conditioning"], **shared}
 
 
 _LISTS = (
@@ -152,25 +152,23 @@ _LISTS = (
 
 
 def _repeated(key: str, value: Any, targets: list[str], where: str) -> list[str]:
-    """Return one value for each target; a single value is for all."""
+    """Return one value for each target. A single value applies to all targets."""
     values = str(value).split("-")
     if len(values) not in (1, len(targets)):
         raise ConfigError(
             f"{where}: {key}={value} has {len(values)} values for {len(targets)} targets\n"
-            "  give one for each, or one for all"
+            "  give one value for each target, or one for all"
         )
     return values if len(values) == len(targets) else values * len(targets)
 
 
-def _target(name: str, given: Mapping[str, str], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _target(name: str, entries: Mapping[str, str], values: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
-        numbers = {key: float(given[key]) for key in ("temps", "cfg_scales")}
-        num_tokens = int(given["tokens_per_target"])
+        numbers = {key: float(entries[key]) for key in ("temps", "cfg_scales")}
+        num_tokens = int(entries["tokens_per_target"])
     except ValueError as error:
-        raise ConfigError(
-            f"{where}: {name}: {error}\n  give numbers, with - between those of several targets"
-        ) from None
-    scheme = given["autoregression_schemes"]
+        raise ConfigError(f"{where}: {name}: {error}\n  use numbers, separated by - for several targets") from None
+    scheme = entries["autoregression_schemes"]
     target: dict[str, Any] = {
         "modality": name,
         "scheme": scheme,
@@ -183,60 +181,63 @@ def _target(name: str, given: Mapping[str, str], values: Mapping[str, Any], wher
         return target | {"max_tokens": num_tokens}
     try:
         expected = published(name).max_tokens
-    except ConfigError:  # a modality of the user
+    except ConfigError:  # a user's own modality
         expected = num_tokens
     if num_tokens != expected:
         raise ConfigError(
-            f"{where}: tokens_per_target={num_tokens} of {name}, which has {expected}\n"
-            "  all tokens of a picture are generated: give their number"
+            f"{where}: tokens_per_target is {num_tokens} for {name}, which has {expected} tokens\n"
+            "  all tokens of an image are generated: use their number"
         )
     return target | {
-        "num_steps": int(given["decoding_steps"]),
-        "schedule": given["token_decoding_schedules"],
-        "temperature_schedule": given["temp_schedules"],
+        "num_steps": int(entries["decoding_steps"]),
+        "schedule": entries["token_decoding_schedules"],
+        "temperature_schedule": entries["temp_schedules"],
     }
 
 
 def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
-    """Import a main config with the data and alphas that it names; of a generation config, return the command. Raises
-    ConfigError where a file cannot be read, a key is unknown, or a value has no counterpart.
+    """Import a main config with the data and alphas that it names. For a generation config, return the command. Raises
+    ConfigError if a file cannot be read, a key is unknown, or a value has no counterpart.
 
     Args:
-        path: The main config. Paths in it are looked for from the working folder, and from every folder above it.
+        path: Main config. Paths in it are relative to the working folder, to the config's folder or to a parent of it.
         settings: Changes of the main config, KEY=VALUE.
-        nproc: GPUs, of which the original's batch size is for one.
+        nproc: Number of GPUs; the original's batch size is for one GPU.
     """
-    given = _read(path)
+    content = _read(path)
     for setting in settings:
         parts, value = parse_override(setting)
-        given[".".join(parts)] = value
-    if is_generation_config(given):
-        generation_plan(given, str(path))
+        content[".".join(parts)] = value
+    if is_generation_config(content):
+        generation_plan(content, str(path))
         return ImportedConfig(None, [], command=("generate", "imported", "--plan", str(path)))
-    values, ignored = checked_keys(given, _DEFAULTS, _WITHOUT_EFFECT, str(path))
-    ignored |= {key: "belongs to a schedule that is not possible here" for key in given if key in _WITH_OTHERS}
+    values, ignored = checked_keys(content, _DEFAULTS, _WITHOUT_EFFECT, str(path))
+    ignored |= {
+        key: "belongs to a schedule or a frozen phase that is not supported" for key in content if key in _WITH_OTHERS
+    }
     notes: list[str] = []
     problems = [
         f"{path}: {key}={values[key]} has no counterpart\n  possible: {', '.join(map(str, possible))}"
         for key, possible in _REQUIRED.items()
         if values[key] not in possible
     ]
-    found = _MODEL.fullmatch(str(values["model"]))
-    if found is None:
+    model_match = _MODEL.fullmatch(str(values["model"]))
+    if model_match is None:
         problems.append(
-            f"{path}: there is no model {values['model']!r}\n  names are fm_SIZE_..._VARIANT, of {', '.join(SIZES)}"
+            f"{path}: there is no model {values['model']!r}\n"
+            f"  names have the form fm_SIZE_..._VARIANT, with the sizes {', '.join(SIZES)}"
         )
-    if "epochs" in given and values["epochs"] > 0 and values["total_tokens"] > 0:
+    if "epochs" in content and values["epochs"] > 0 and values["total_tokens"] > 0:
         problems.append(
-            f"{path}: epochs={values['epochs']} and total_tokens={values['total_tokens']} both say how long\n"
+            f"{path}: epochs={values['epochs']} and total_tokens={values['total_tokens']} both set the length\n"
             "  set one of them to -1"
         )
     if values["data_config"] is None:
-        problems.append(f"{path}: there is no data_config\n  give it as data_config=FILE")
-    if problems or found is None:
+        problems.append(f"{path} has no data_config\n  set data_config=FILE")
+    if problems or model_match is None:
         raise ConfigError(problems)
     modalities, data, masking = _data(values, path, nproc, notes, ignored)
-    model = published_model(found[1], modalities, _VARIANTS[found[2]])
+    model = published_model(model_match[1], modalities, _VARIANTS[model_match[2]])
     model = model.model_copy(update={"num_registers": values["num_register_tokens"]})
     config = _run(values, notes, {"model": model, "masking": masking, "data": data})
     if not values["finetune"]:
@@ -248,12 +249,12 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
 
 
 def _run(values: Mapping[str, Any], notes: list[str], parts: Mapping[str, Any]) -> FourMRun:
-    """The config; `parts` are model, masking and data."""
+    """Return the config. `parts`: its model, masking and data."""
     epoch, batch_size = values["epoch_size"], parts["data"].batch_size
     step_tokens = batch_size * (values["num_input_tokens"] + values["num_target_tokens"])
     per_epoch = max(1, epoch // batch_size) if epoch else None
     if per_epoch is None and (values["total_tokens"] <= 0 or values["warmup_tokens"] <= 0):
-        raise ConfigError("epoch_size is not given, so the length of an epoch is not known\n  give epoch_size=EXAMPLES")
+        raise ConfigError("epoch_size is missing, so the length of an epoch is unknown\n  set epoch_size=EXAMPLES")
     length = LengthConfig(
         num_tokens=_tokens(values["total_tokens"]),
         num_epoch_examples=epoch if values["total_tokens"] > 0 else None,
@@ -264,10 +265,12 @@ def _run(values: Mapping[str, Any], notes: list[str], parts: Mapping[str, Any]) 
         in_epochs = max(0, values["warmup_epochs"]) * (per_epoch or 0)
         num_warmup = max(0, (values["warmup_steps"] if values["warmup_steps"] >= 0 else in_epochs) - 1)
     peak = values["blr"] * batch_size / 256
-    every = {key: (values[key] * per_epoch if per_epoch else 1000) for key in ("save_ckpt_freq", "eval_freq")}
+    interval = {key: (values[key] * per_epoch if per_epoch else 1000) for key in ("save_ckpt_freq", "eval_freq")}
     if values["loss_type"] == "token":
-        notes.append("loss_type=token is objective.loss=token_compat; objective.loss=token weighs all tokens alike")
-    notes.append(f"a step is {batch_size} examples with {step_tokens} slots, all ranks and microbatches together")
+        notes.append(
+            "loss_type=token becomes objective.loss=token_compat; objective.loss=token would weight all tokens equally"
+        )
+    notes.append(f"a step has {batch_size} examples with {step_tokens} slots over all ranks and microbatches")
     return FourMRun(
         **parts,
         seed=values["seed"],
@@ -287,8 +290,8 @@ def _run(values: Mapping[str, Any], notes: list[str], parts: Mapping[str, Any]) 
         max_skipped_steps=100 if values["skip_nan_grad"] else 0,
         precision=PrecisionConfig(compute=values["dtype"]),
         parallel=ParallelConfig(activation_checkpointing=values["use_act_checkpoint"]),
-        checkpoint=CheckpointConfig(every_steps=max(1, every["save_ckpt_freq"])),
-        evaluate=EvaluateConfig(every_steps=max(1, every["eval_freq"])),
+        checkpoint=CheckpointConfig(every_steps=max(1, interval["save_ckpt_freq"])),
+        evaluate=EvaluateConfig(every_steps=max(1, interval["eval_freq"])),
     )
 
 
@@ -301,27 +304,29 @@ def _data(
     named: dict[str, Any] = dict(training.get("datasets") or {})
     weights = training.get("weights") or [None] * len(named)
     if len(weights) != len(named) or not named:
-        raise ConfigError(f"{file}: {len(weights)} weights for {len(named)} data sets\n  give one for each")
+        raise ConfigError(
+            f"{file}: {len(weights)} weights for {len(named)} data sets\n  give one weight for each data set"
+        )
     sets, inputs, targets, crops = [], set[str](), set[str](), list[CropConfig]()
-    for (name, given), weight in zip(named.items(), weights, strict=True):
-        one, one_ignored = checked_keys(given, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
-        sets.append(_set(name, one, weight, values, file, notes))
-        ignored |= {f"{name}.{key}": why for key, why in one_ignored.items()}
-        crops += _crop(name, one, file)
-        inputs |= set(_domains(one["in_domains"]))
-        targets |= set(_domains(one["out_domains"]))
+    for (name, fields), weight in zip(named.items(), weights, strict=True):
+        settings, unused = checked_keys(fields, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
+        sets.append(_set(name, settings, weight, values, file, notes))
+        ignored |= {f"{name}.{key}": why for key, why in unused.items()}
+        crops += _crop(name, settings, file)
+        inputs |= set(_domains(settings["in_domains"]))
+        targets |= set(_domains(settings["out_domains"]))
     if any(crop != crops[0] for crop in crops):
         raise ConfigError(
-            f"{file}: data sets are cut in different ways\n"
-            "  set hflip, crop_scale and crop_ratio alike in all that have images"
+            f"{file}: data sets are cropped in different ways\n"
+            "  set the same hflip, crop_scale and crop_ratio in all data sets with images"
         )
     valid = []
-    for name, given in ((content.get("val") or {}).get("datasets") or {}).items():
-        # What it leaves out is that of the training set of the same name.
-        one, _ = checked_keys(
-            {**named.get(name, {}), **given}, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: val: {name}"
+    for name, fields in ((content.get("val") or {}).get("datasets") or {}).items():
+        # Keys that it leaves out have the values of the training set with the same name.
+        settings, _ = checked_keys(
+            {**named.get(name, {}), **fields}, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: val: {name}"
         )
-        valid.append(_set(name, one, None, values, file, []))
+        valid.append(_set(name, settings, None, values, file, []))
     modalities = tuple(
         published(name).model_copy(update={"is_input": name in inputs, "is_target": name in targets})
         for name in sorted(inputs | targets)
@@ -335,31 +340,36 @@ def _data(
         batch_size=micro * nproc * values["accum_iter"],
         microbatch_size=micro if values["accum_iter"] > 1 else None,
         num_workers=values["num_workers"],
-        aligned_captions=all(one.get("aligned_captions", True) for one in named.values()),
+        aligned_captions=all(settings.get("aligned_captions", True) for settings in named.values()),
     )
     budget = {key: values[key] for key in _BUDGETS}
     assert sets[0].mixture is not None
-    notes.append("empty slots are filled with further draws; masking.unused=pad leaves them empty, as in the original")
+    notes.append("further draws fill empty slots; masking.unused=pad leaves them empty, as in the original")
     return modalities, data, MaskingConfig(**budget, mixture=sets[0].mixture)
 
 
 def _set(
-    name: str, one: Mapping[str, Any], weight: float | None, values: Mapping[str, Any], file: Path, notes: list[str]
+    name: str,
+    settings: Mapping[str, Any],
+    weight: float | None,
+    values: Mapping[str, Any],
+    file: Path,
+    notes: list[str],
 ) -> FourMSetConfig:
-    if one["type"] not in _TYPES:
-        raise ConfigError(f"{file}: {name} is of type {one['type']!r}\n  possible: {', '.join(_TYPES)}")
-    if one["type"] == "huggingface":
+    if settings["type"] not in _TYPES:
+        raise ConfigError(f"{file}: {name} has the unknown type {settings['type']!r}\n  possible: {', '.join(_TYPES)}")
+    if settings["type"] == "huggingface":
         notes.append(
-            f"{file}: {name}: texts are read as captions of folders or tar files, not through `datasets`: write them "
-            "so, and give data.train[].path"
+            f"{file}: {name}: texts are read as captions from folders or tar files, not by `datasets`: write such "
+            "files and set data.train[].path"
         )
     for key in _BUDGETS:
-        wanted, default = values[key], values[key.replace("min_", "num_")]
-        if one[key] is not None and one[key] != (default if wanted is None else wanted):
-            raise ConfigError(f"{file}: {name} has {key}={one[key]}, but the run {wanted}\n  make them equal")
-    inputs, targets = _domains(one["in_domains"]), _domains(one["out_domains"])
-    if one["alphas_config"]:
-        alphas = str(one["alphas_config"])
+        of_run, default = values[key], values[key.replace("min_", "num_")]
+        if settings[key] is not None and settings[key] != (default if of_run is None else of_run):
+            raise ConfigError(f"{file}: {name} has {key}={settings[key]}, but the run has {of_run}\n  make them equal")
+    inputs, targets = _domains(settings["in_domains"]), _domains(settings["out_domains"])
+    if settings["alphas_config"]:
+        alphas = str(settings["alphas_config"])
         try:
             mixture = _mixture(_read(_find(alphas, file)), inputs, targets)
         except ConfigError:
@@ -370,38 +380,40 @@ def _set(
             mixture = PUBLISHED[known]
     else:
         mixture = (
-            Component(inputs=_alphas(one["input_alphas"], inputs), targets=_alphas(one["target_alphas"], targets)),
+            Component(
+                inputs=_alphas(settings["input_alphas"], inputs), targets=_alphas(settings["target_alphas"], targets)
+            ),
         )
     return FourMSetConfig(
-        path=one["data_path"],
+        path=settings["data_path"],
         name=name,
         weight=weight,
         modalities=tuple(sorted({*inputs, *targets})),
-        folders={modality: folder for folder, modality in (one["modality_name_map"] or {}).items()},
+        folders={modality: folder for folder, modality in (settings["modality_name_map"] or {}).items()},
         mixture=mixture,
     )
 
 
-def _crop(name: str, one: Mapping[str, Any], file: Path) -> list[CropConfig]:
-    """Return how samples of a data set are cut; nothing of one without images, or with tokens of stored parts."""
-    domains = [*_domains(one["in_domains"]), *_domains(one["out_domains"])]
+def _crop(name: str, settings: Mapping[str, Any], file: Path) -> list[CropConfig]:
+    """Return the crop settings of a data set; an empty list without images, or with tokens of stored parts."""
+    domains = [*_domains(settings["in_domains"]), *_domains(settings["out_domains"])]
     if all("@" not in domain for domain in domains):
         return []
-    given = [key for key in ("hflip", "crop_scale", "crop_ratio") if one[key] is not None]
+    named = [key for key in ("hflip", "crop_scale", "crop_ratio") if settings[key] is not None]
     if any(domain.startswith("tok_") or domain == "sam_instance" for domain in domains):
-        if given:
+        if named:
             raise ConfigError(
-                f"{file}: {name} gives {', '.join(given)}, but its tokens have parts of their own\n  leave them out"
+                f"{file}: {name} has {', '.join(named)}, but its tokens belong to stored parts\n  leave them out"
             )
-        if not one["tok_train_aug"]:
+        if not settings["tok_train_aug"]:
             raise ConfigError(
-                f"{file}: {name} has tok_train_aug={one['tok_train_aug']}, which has no counterpart\n"
-                "  make its tokens with --crops 1 and leave the key out"
+                f"{file}: {name} has tok_train_aug={settings['tok_train_aug']}, which has no counterpart\n"
+                "  create its tokens with --crops 1 and leave out the key"
             )
         return []
-    if len(given) < 3:
-        raise ConfigError(f"{file}: {name} needs hflip, crop_scale and crop_ratio\n  give all three")
-    return [CropConfig(scale=one["crop_scale"], ratio=one["crop_ratio"], flip=float(one["hflip"]))]
+    if len(named) < 3:
+        raise ConfigError(f"{file}: {name} needs hflip, crop_scale and crop_ratio\n  set all three")
+    return [CropConfig(scale=settings["crop_scale"], ratio=settings["crop_ratio"], flip=float(settings["hflip"]))]
 
 
 def _mixture(content: Mapping[str, Any], inputs: list[str], targets: list[str]) -> tuple[Component, ...]:
@@ -423,13 +435,15 @@ def _mixture(content: Mapping[str, Any], inputs: list[str], targets: list[str]) 
     )
 
 
-def _alphas(given: Any, names: list[str]) -> dict[str, float]:
-    """One value for all, or one for each in the order of their names."""
-    values = [float(value) for value in str(given if given is not None else 1.0).split("-")]
+def _alphas(alphas: Any, names: list[str]) -> dict[str, float]:
+    """Return the concentration of each name, from one value for all or one for each in the order of their names."""
+    values = [float(value) for value in str(alphas if alphas is not None else 1.0).split("-")]
     if len(values) == 1:
         values *= len(names)
     if len(values) != len(names):
-        raise ConfigError(f"alphas {given!r}: {len(values)} values for {len(names)} modalities\n  give one for each")
+        raise ConfigError(
+            f"alphas {alphas!r}: {len(values)} values for {len(names)} modalities\n  give one value for each modality"
+        )
     return dict(zip(sorted(names), values, strict=True))
 
 
@@ -446,14 +460,17 @@ def _find(name: str, beside: Path) -> Path:
         for candidate in (folder / name, folder / f"{name}.yaml"):
             if candidate.is_file():
                 return candidate
-    raise ConfigError(f"{beside} names {name}, which is neither here nor in a folder above it\n  give its whole path")
+    raise ConfigError(
+        f"{beside} names {name}, which is neither in the working folder nor in its own folder or a parent of it\n"
+        "  use the full path"
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = parse_yaml(path.read_text("utf-8"), str(path))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}\n  give a config of the original") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}\n  use a config of the original") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds no settings\n  give a config of the original")
+        raise ConfigError(f"{path} contains no settings\n  use a config of the original")
     return content

@@ -1,1 +1,1 @@
-"""Any modality from any others: a chain of targets, each an input of those behind it."""
+"""Generation of any modality from any others: a chain of targets, each of which is an input of the later ones."""

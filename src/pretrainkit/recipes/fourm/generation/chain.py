@@ -1,7 +1,7 @@
-"""Models one after another, and which of a plan's targets each of them generates.
+"""Chains of models: several models that generate the targets of a plan one after another.
 
-The first model that has a target generates it; what it has generated is given to those behind it, such as a model
-that makes images of a higher resolution.
+The first model that has a target generates it. The results are inputs of the later models, such as a model that
+generates images of a higher resolution.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,66 +27,67 @@ class Target(NamedTuple):
     """A modality that a model of a chain generates."""
 
     number: int
-    """Place of the model in the chain."""
+    """Index of the model in the chain."""
     link: Link
     modality: Modality
 
 
 class Chain:
-    """Models with a plan whose names fit them."""
+    """Chain of models with a plan whose names are resolved for each model."""
 
     def __init__(self, links: Sequence[Link], plan: GenerationPlan, names: Iterable[str]) -> None:
-        """Take a plan and `names` of what is given as people write them. Raises InputError where a name is unknown, an
-        input only, or given and asked for, and where a setting does not fit its modality."""
+        """Resolve the names in a plan and the `names` of the inputs, as users write them. Raises InputError if a name
+        is unknown, if a target is an input only, or if a setting does not fit its modality."""
         self.links, names = tuple(links), list(names)
         everything = [link.modalities for link in self.links]
         for name in names:
             require_inputs(name, everything)
         self.plans: list[GenerationPlan] = []
         self.targets: list[Target] = []
-        """In the order in which they are made."""
+        """Targets in the order of generation."""
         parts: list[list[TargetConfig]] = [[] for _ in self.links]
         for target in plan.targets:
             number, modality = require_target(target.modality, everything)
             parts[number].append(_fitted(target, modality))
             self.targets.append(Target(number, self.links[number], modality))
         self.targets.sort(key=lambda target: target.number)
-        made: list[str] = []
-        for link, part in zip(self.links, parts, strict=True):
-            given = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
-            own = [*given, *made]
-            self.plans.append(plan.model_copy(update={"targets": _with_conditions(part, own, link)}))
-            made += [target.modality for target in part]
+        generated: list[str] = []
+        for link, own_targets in zip(self.links, parts, strict=True):
+            input_names = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
+            known = [*input_names, *generated]
+            self.plans.append(plan.model_copy(update={"targets": _with_conditions(own_targets, known, link)}))
+            generated += [target.modality for target in own_targets]
 
     def start(self, number: int, examples: Sequence[Example]) -> Known:
-        """Return what is given to a model. Raises InputError where a target is given, too, and has no hole to be filled
-        in."""
+        """Return the inputs of a model before generation. Raises InputError if a target is also an input without a
+        missing part."""
         link = self.links[number]
         known = link.known(examples)
         for place, _, modality in self.targets:
-            holes = link.vocabulary.sentinels if modality.kind == "sequence" and link.vocabulary is not None else ()
-            given = known.of(modality.name) if place == number else []
-            if any(one is not None and not np.isin(one, holes).any() for one in given):
+            sentinels = link.vocabulary.sentinels if modality.kind == "sequence" and link.vocabulary is not None else ()
+            contents = known.of(modality.name) if place == number else []
+            if any(content is not None and not np.isin(content, sentinels).any() for content in contents):
                 raise InputError(
-                    f"{modality.name} is given and asked for\n  leave it out of --from or of --to; a text may have "
-                    "[S_1] in the place that is to be filled in"
+                    f"{modality.name} is both an input and a target\n  leave it out of --from or of --to; a text may "
+                    "be both if it has [S_1] in place of its missing part"
                 )
         return known
 
     def run(self, examples: Sequence[Example], numbers: Sequence[int]) -> list[Known]:
-        """Return what each model knows in the end. `numbers`: of the examples, for their draws."""
-        found: list[Known] = []
+        """Generate all targets and return the contents that each model knows at the end. `numbers`: numbers of the
+        examples, which decide their random draws."""
+        results: list[Known] = []
         for number, (link, plan) in enumerate(zip(self.links, self.plans, strict=True)):
             known = self.start(number, examples)
-            for before, made in zip(self.links, found, strict=False):
-                _hand_over(before, made, link, known)
+            for earlier_link, earlier_known in zip(self.links, results, strict=False):
+                _hand_over(earlier_link, earlier_known, link, known)
             sampler = Sampler(link.model, link.modalities, link.vocabulary)
-            found.append(sampler.run(plan, known, numbers, known.names()))
-        return found
+            results.append(sampler.run(plan, known, numbers, known.names()))
+        return results
 
 
 def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
-    """Return the target with the whole name and the scheme. Raises InputError where a setting is of the other kind of
+    """Return the target with its full name and its scheme. Raises InputError if a setting belongs to the other kind of
     modality."""
     is_image = modality.kind == "image"
     if target.scheme is not None and is_image == (target.scheme == "autoregressive"):
@@ -97,7 +98,7 @@ def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
     if isinstance(target.schedule, tuple) and is_image and sum(target.schedule) != modality.max_tokens:
         raise InputError(
             f"{modality.name} has a schedule of {sum(target.schedule)} tokens, but it has {modality.max_tokens}\n"
-            "  give numbers that add up to that"
+            "  use numbers that add up to this"
         )
     if not is_image and (target.schedule is not None or target.temperature_schedule != "constant"):
         raise InputError(
@@ -107,59 +108,64 @@ def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
         raise InputError(f"{modality.name} is an image, which has no max_tokens\n  leave it out")
     if target.take != "draw" and not (is_image and numbers_of(modality)):
         raise InputError(
-            f"{modality.name} has take={target.take}, but its tokens are no numbers that could be between others\n"
+            f"{modality.name} has take={target.take}, but its tokens do not represent numbers\n"
             "  leave it out; it is for depth and colours that are read without an image tokenizer"
         )
     scheme = target.scheme or ("roar" if is_image else "autoregressive")
     return TargetConfig(**{**target.model_dump(), "modality": modality.name, "scheme": scheme})
 
 
-def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link: Link) -> tuple[TargetConfig, ...]:
-    """Return the targets with whole names of what guides them, each of which is given or made before."""
-    found, known = [], list(given)
+def _with_conditions(
+    targets: Sequence[TargetConfig], input_names: Sequence[str], link: Link
+) -> tuple[TargetConfig, ...]:
+    """Return the targets with full names of their guidance conditions. Each condition must be an input or an earlier
+    target."""
+    resolved, known = [], list(input_names)
 
-    def whole(short: str) -> list[str]:
+    def full_names(short: str) -> list[str]:
         names = [modality.name for modality in inputs_named(short, link.modalities) if modality.name in known]
         if not names:
             raise InputError(
-                f"{target.modality} is guided by {short}, which is not known before it\n"
-                f"  known are {', '.join(known) or 'none'}; name one of them, or put it in front in --to"
+                f"{target.modality} is guided by {short}, which is neither an input nor an earlier target\n"
+                f"  these are {', '.join(known) or 'none'}; name one of them, or put {short} before "
+                f"{target.modality} in --to"
             )
         return names
 
     for target in targets:
         update: dict[str, Any] = {}
         if isinstance(target.guidance, dict):
-            update["guidance"] = {name: w for short, w in target.guidance.items() for name in whole(short)}
+            update["guidance"] = {name: w for short, w in target.guidance.items() for name in full_names(short)}
         elif target.guided_by is not None:
-            update["guided_by"] = tuple(name for short in target.guided_by for name in whole(short))
-        found.append(target.model_copy(update=update))
+            update["guided_by"] = tuple(name for short in target.guided_by for name in full_names(short))
+        resolved.append(target.model_copy(update=update))
         known.append(target.modality)
-    return tuple(found)
+    return tuple(resolved)
 
 
-def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
-    """Put into `known` what another model knows, where this one reads it and does not know it yet."""
-    there = known.names()
-    mine = {one.name: one for one in link.modalities if one.is_input and one.name not in there}
+def _hand_over(before: Link, earlier: Known, link: Link, known: Known) -> None:
+    """Add the contents that an earlier model knows to `known`, if this model reads them and does not know them yet."""
+    known_names = known.names()
+    missing = {m.name: m for m in link.modalities if m.is_input and m.name not in known_names}
     for modality in before.modalities:
-        own = mine.get(modality.name)
-        if own is None or own.kind != modality.kind or own.name not in made.contents:
+        modality_here = missing.get(modality.name)
+        if modality_here is None or modality_here.kind != modality.kind or modality_here.name not in earlier.contents:
             continue
-        contents = made.contents[own.name]
-        if own.kind == "image":
-            if (own.max_tokens, own.vocab_size) != (modality.max_tokens, modality.vocab_size):
+        contents = earlier.contents[modality_here.name]
+        if modality_here.kind == "image":
+            if (modality_here.max_tokens, modality_here.vocab_size) != (modality.max_tokens, modality.vocab_size):
                 raise InputError(
-                    f"{own.name} has {modality.max_tokens} tokens of {modality.vocab_size} in one model and "
-                    f"{own.max_tokens} of {own.vocab_size} in the next\n  chain models of the same modalities"
+                    f"{modality_here.name} has {modality.max_tokens} tokens of {modality.vocab_size} in one model and "
+                    f"{modality_here.max_tokens} of {modality_here.vocab_size} in the next\n"
+                    "  chain models of the same modalities"
                 )
-            known.contents[own.name] = contents
-        elif own.kind == "sequence":
-            known.contents[own.name] = [_translated(one, before, link) for one in contents]
+            known.contents[modality_here.name] = contents
+        elif modality_here.kind == "sequence":
+            known.contents[modality_here.name] = [_translated(ids, before, link) for ids in contents]
 
 
 def _translated(ids: Any, before: Link, link: Link) -> Any:
-    """Return ids of one vocabulary as those of another."""
+    """Return ids of one model's vocabulary as ids of another model's vocabulary."""
     if ids is None or before.vocabulary is None or link.vocabulary is None:
         return None
     if before.vocabulary.fingerprint == link.vocabulary.fingerprint:

@@ -1,5 +1,6 @@
-"""What `pretrainkit generate` does with models of this recipe: files and texts in, pictures, JSON and a sheet out; and
-held-out samples for the report.
+"""Generation by `pretrainkit generate`: it reads files and texts, and writes images, JSON and a contact sheet.
+
+The module also generates from held-out samples for the report.
 """
 
 import json
@@ -51,32 +52,32 @@ from pretrainkit.recipes.fourm.source import FourMSource, open_source
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _VARIATION = 1 << 32
-"""Distance of the numbers of two variations of an example."""
+"""Difference between the numbers of two variations of an example."""
 _NUM = "examples"
-"""Name of the figure that says over how many examples the others are."""
+"""Name of the metric that counts the examples of the other metrics."""
 _MOST_KNOWN = 256
-"""Training samples that a guess is made of."""
+"""Maximum number of training samples for the best constant guess."""
 _SHEET_ROWS = 32
 _HEIGHT = 96
-"""Pixels of a picture."""
+"""Height of an image in the report, in pixels."""
 _MAX_TOKENS = 64
-"""Of a sequence: samples are looked at, not used."""
+"""Maximum length of a generated sequence in the report."""
 _ORDER = ("pixels", "sequence", "image")
-"""Kinds of modalities that something is made of, in turn."""
+"""Kinds of input modalities in the report, in order."""
 
 
 @dataclass
 class Result:
-    """One example with one of its variations."""
+    """One generated variation of an example."""
 
     chain: Chain
     example: Example
     variation: int
     known: Sequence[Known]
-    """By each model of the chain."""
+    """Known contents of each model in the chain."""
     decoders: Mapping[str, ImageDecoder]
     files: dict[str, str] = field(default_factory=dict)
-    """Of images that are written, by modality."""
+    """Names of the written image files by modality."""
     _truth: dict[str, Ids | None] = field(default_factory=dict)
 
     @property
@@ -84,12 +85,12 @@ class Result:
         return f"{self.example.key}-{self.variation}" if self.variation else self.example.key
 
     def ids(self, target: Target) -> Ids:
-        found = self.known[target.number].contents[target.modality.name][0]
-        assert found is not None
-        return found
+        ids = self.known[target.number].contents[target.modality.name][0]
+        assert ids is not None
+        return ids
 
     def truth(self, target: Target) -> Ids | None:
-        """Return what the example's own file of a target holds, where it has one."""
+        """Return the true tokens of a target from the example's own file; None: it has no such file."""
         name = target.modality.name
         if name not in self._truth:
             self._truth[name] = target.link.truth(self.example, target.modality)
@@ -106,44 +107,44 @@ class Result:
         return self.files.get(modality.name, ids.tolist())
 
     def answer(self) -> dict[str, Any]:
-        outputs, known, told = {}, {}, []
+        outputs, metrics, texts = {}, {}, []
         for target in self.chain.targets:
             name, truth = target.modality.name, self.truth(target)
             outputs[name] = value = self.value(target)
             is_tokens = target.modality.kind == "image" and not isinstance(value, str)
-            told.append(f"{name} {len(value)} tokens" if is_tokens else f"{name} {_as_text(value)}")
+            texts.append(f"{name} {len(value)} tokens" if is_tokens else f"{name} {_as_text(value)}")
             if truth is not None:
-                known[name] = self.judge(target).figures([self.ids(target)], [truth])
+                metrics[name] = self.judge(target).figures([self.ids(target)], [truth])
         return {
             "example": self.example.key,
             "variation": self.variation,
             "given": {n: v.name if isinstance(v, File) else v for n, v in self.example.values.items()},
             "outputs": outputs,
-            **({"figures": known} if known else {}),
-            "text": f"{self.name}: " + "; ".join(told),
+            **({"figures": metrics} if metrics else {}),
+            "text": f"{self.name}: " + "; ".join(texts),
         }
 
     def cells(self) -> dict[str, Cell]:
-        """By heading: what was given, what was made of it, and the truth."""
-        found = {f"from {name}": self._given_cell(name, value) for name, value in self.example.values.items()}
-        # Boxes are drawn on given or generated pixels.
+        """Return the inputs, the results and the truth by column heading."""
+        cells = {f"from {name}": self._input_cell(name, value) for name, value in self.example.values.items()}
+        # Boxes are drawn on known pixels.
         pixels = [
             known.of(modality.name)[0]
             for known, link in zip(self.known, self.chain.links, strict=True)
             for modality in link.modalities
             if modality.kind == "pixels"
         ]
-        canvas = next((one.transpose(1, 2, 0) for one in pixels if one is not None and len(one) == 3), None)
+        canvas = next((image.transpose(1, 2, 0) for image in pixels if image is not None and len(image) == 3), None)
         for target in self.chain.targets:
             name, truth = target.modality.name, self.truth(target)
-            found[name] = self._cell(target, self.ids(target), canvas)
+            cells[name] = self._cell(target, self.ids(target), canvas)
             if truth is not None:
-                # Of an image this is a picture of its tokens, as coarse as they are, and not the file.
-                what = "tokens of the true" if target.modality.kind == "image" else "true"
-                found[f"{what} {name}"] = self._cell(target, truth, canvas)
-        return found
+                # For an image, this shows its tokens, which are coarser than the file.
+                truth_of = "tokens of the true" if target.modality.kind == "image" else "true"
+                cells[f"{truth_of} {name}"] = self._cell(target, truth, canvas)
+        return cells
 
-    def _given_cell(self, name: str, value: str | File) -> Cell:
+    def _input_cell(self, name: str, value: str | File) -> Cell:
         if isinstance(value, str):
             return value
         for known, link in zip(self.known, self.chain.links, strict=True):
@@ -151,7 +152,7 @@ class Result:
                 content = known.of(modality.name)[0]
                 if content is None:
                     continue
-                if modality.kind == "pixels":  # grey is the same in three channels, of more than three the first count
+                if modality.kind == "pixels":  # repeat one channel three times; take the first three of many
                     return np.repeat(content, 3, axis=0).transpose(1, 2, 0)[..., :: len(content)][..., :3]
                 if modality.kind == "image":
                     return picture(modality, content, self.decoders)
@@ -171,7 +172,7 @@ class Result:
         return _as_text(value)
 
     def write(self, folder: Path) -> None:
-        """A file for each target into a new folder."""
+        """Write a file for each target into a new folder."""
         folder.mkdir()
         for target in self.chain.targets:
             modality, ids = target.modality, self.ids(target)
@@ -188,8 +189,8 @@ def _as_text(value: Any) -> str:
 
 
 def _save_image(folder: Path, modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> str:
-    """Write what the modality's reader reads again, or what an image tokenizer makes; tokens (1, P) where nobody can
-    decode them. Returns the file's name."""
+    """Write a file that the modality's reader can read, or the image that an image tokenizer decodes. Without a
+    decoder, write the tokens (1, P). Return the name of the file."""
     from PIL import Image
 
     patch = modality.patch_size or 1
@@ -201,8 +202,8 @@ def _save_image(folder: Path, modality: Modality, ids_P: Ids, decoders: Mapping[
     elif modality.reader == "classes":
         values = grid.astype(np.uint8)
     else:
-        painted = picture(modality, ids_P, decoders)
-        values = ids_P[None] if painted is None else painted
+        image = picture(modality, ids_P, decoders)
+        values = ids_P[None] if image is None else image
     if values.dtype.kind == "f" and values.ndim == 2:
         share = ((values + DepthMap.reach) / (2 * DepthMap.reach)).clip(0, 1)
         values = (share * 65535).astype(np.uint16)
@@ -235,46 +236,49 @@ def generate(
     batch_size: int = 16,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Generate targets from what is given. Raises InputError where what is asked for cannot be, before anything is
-    computed. Options are those of `capabilities.GenerateOptions`, and:
+    """Generate targets from texts, files or held-out samples. Other options are those of
+    `capabilities.GenerateOptions`.
 
     Args:
-        config: Bound.
-        model: In evaluation mode.
-        tokenizer: Folder of the text tokenizer; None without sequences.
-        prompts: Captions, each an example of its own; with `given` at most one.
-        then: (config, model, tokenizer) of further models.
-        image_decoders: By whole name of a modality with an image tokenizer, what makes pictures of its tokens.
+        config: Bound config.
+        model: Model in evaluation mode.
+        tokenizer: Folder of the text tokenizer; None for models without sequences.
+        prompts: Captions, one for each example; at most one together with `given`.
+        then: Config, model and tokenizer of each further model in the chain.
+        image_decoders: Decoders of image tokenizers by full name of the modality.
 
     Returns:
-        Per example and variation: "example", "variation", "given", "outputs" (JSON values; of images the file, or the
-        tokens without `out`), "figures" where the truth is known, and "text" for people.
+        For each example and variation: "example", "variation", "given" (inputs), "outputs" (JSON values; for images the
+        file, or the tokens without `out`), "figures" (metrics) if the truth is known, and a readable "text".
+
+    Raises:
+        InputError: Inputs, targets or settings are invalid. This is checked before anything is computed.
     """
-    links = [_link(*one, device=device) for one in ((config, model, tokenizer), *then)]
-    wanted = plan_of(plan, to, settings, {"temperature": temperature, "top_k": top_k, "top_p": top_p}, seed, num)
-    examples = _examples(links[0], prompts, given, wanted, from_data)
-    chain = Chain(links, wanted, dict.fromkeys(name for example in examples for name in example.values))
+    links = [_link(*parts, device=device) for parts in ((config, model, tokenizer), *then)]
+    full_plan = plan_of(plan, to, settings, {"temperature": temperature, "top_k": top_k, "top_p": top_p}, seed, num)
+    examples = _examples(links[0], prompts, given, full_plan, from_data)
+    chain = Chain(links, full_plan, dict.fromkeys(name for example in examples for name in example.values))
     decoders = dict(image_decoders or {})
     _check_decoders(decoders, chain)
-    # All of it is read before anything is computed, so that nothing is refused in the middle.
+    # Read all inputs before anything is computed, so that invalid ones are refused at once.
     for number in range(len(links)):
         chain.start(number, examples)
-    tasks = [(row, variation) for row in range(len(examples)) for variation in range(wanted.num_variations)]
+    tasks = [(row, variation) for row in range(len(examples)) for variation in range(full_plan.num_variations)]
     results = []
     for start in range(0, len(tasks), batch_size):
-        some = tasks[start : start + batch_size]
-        found = chain.run([examples[row] for row, _ in some], [row + _VARIATION * number for row, number in some])
+        chunk = tasks[start : start + batch_size]
+        known = chain.run([examples[row] for row, _ in chunk], [row + _VARIATION * number for row, number in chunk])
         results += [
-            Result(chain, examples[row], number, [one.take([place]) for one in found], decoders)
-            for place, (row, number) in enumerate(some)
+            Result(chain, examples[row], number, [contents.take([place]) for contents in known], decoders)
+            for place, (row, number) in enumerate(chunk)
         ]
     answers = [result.answer() for result in results]
     summary = _summary(chain, results)
     if out is not None:
-        _write(Path(out), wanted, results, answers, summary)
+        _write(Path(out), full_plan, results, answers, summary)
     if summary:
-        told = (_told(name, values, len(examples)) for name, values in summary.items())
-        answers[-1]["text"] += "\n" + "\n".join(told)
+        lines = (_metrics_line(name, values, len(examples)) for name, values in summary.items())
+        answers[-1]["text"] += "\n" + "\n".join(lines)
         answers[-1]["summary"] = summary
     return answers
 
@@ -288,26 +292,26 @@ def plan_of(
     num: int | None = None,
 ) -> GenerationPlan:
     """Return the plan of a command line. Arguments are those of `generate`; `shared` are settings of all targets.
-    Raises ConfigError where something in it is unknown or out of range, or nothing is asked for."""
+    Raises ConfigError if a name is unknown, if a value is out of range or if there is no target."""
     tree: dict[str, Any] = {}
     if path is not None:
         try:
             tree = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path)) or {}
         except OSError as error:
             raise ConfigError(
-                f"the plan {path} cannot be read: {error.strerror or error}\n  give a YAML file"
+                f"the plan {path} cannot be read: {error.strerror or error}\n  use a YAML file"
             ) from error
         if isinstance(tree, dict) and is_generation_config(tree):
             tree = generation_plan(tree, str(path))
-        if not isinstance(tree, dict) or not all(isinstance(one, dict) for one in tree.get("targets", [])):
+        if not isinstance(tree, dict) or not all(isinstance(target, dict) for target in tree.get("targets", [])):
             raise ConfigError(
-                f"the plan {path} is no mapping with a list `targets` of mappings\n  see docs/generation.md"
+                f"the plan {path} is not a mapping with a list `targets` of mappings\n  see docs/generation.md"
             )
-    targets = {one.get("modality", ""): dict(one) for one in tree.get("targets", [])}
+    targets = {target.get("modality", ""): dict(target) for target in tree.get("targets", [])}
     if to:
         targets = {name: targets.get(name, {"modality": name}) for name in to}
     if not targets:
-        raise ConfigError("there is nothing to generate\n  name targets: --to depth,caption, or give a --plan")
+        raise ConfigError("there is nothing to generate\n  name targets: --to depth,caption, or use --plan")
     for target in targets.values():
         target |= {name: value for name, value in shared.items() if value is not None}
     for setting in settings:
@@ -327,7 +331,7 @@ def plan_of(
         names = [target.get("modality", number) for number, target in enumerate(tree["targets"])]
         raise ConfigError(
             [
-                "plan: " + re.sub(r"\btargets\.(\d+)\b", lambda found: str(names[int(found[1])]), problem)
+                "plan: " + re.sub(r"\btargets\.(\d+)\b", lambda match: str(names[int(match[1])]), problem)
                 for problem in explain(error, GenerationPlan)
             ]
         ) from None
@@ -343,114 +347,117 @@ def _examples(
     link: Link, prompts: Sequence[str], given: Sequence[str], plan: GenerationPlan, from_data: int | None
 ) -> list[Example]:
     if from_data is not None:
-        if prompts or any("=" in one for one in given):
+        if prompts or any("=" in value for value in given):
             raise InputError(
-                "--from-data takes samples of the data, so nothing else can be given\n"
-                "  write names alone behind --from, such as --from rgb"
+                "--from-data takes samples of the data, so there can be no other inputs\n"
+                "  write only names after --from, such as --from rgb"
             )
         return _samples(link, given, plan, from_data)
     words = from_words(given)
     if prompts and "caption" in words:
         raise InputError("captions are given twice: as prompts and by --from\n  leave out one of them")
     if words and len(prompts) > 1:
-        raise InputError(f"{len(prompts)} prompts cannot share one --from\n  give them one by one")
+        raise InputError(f"{len(prompts)} prompts cannot share one --from\n  run the command once for each prompt")
     values = {name: value_of(name, value, link.modalities) for name, value in words.items()}
     captions = [{"caption": prompt} for prompt in prompts] or [{}]
     return [Example(f"{number:04d}", {**caption, **values}) for number, caption in enumerate(captions)]
 
 
 def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
-    """Held-out samples; what is not named is given where no target is made of the same files."""
+    """Return held-out samples as examples. Without `given`, the inputs are all modalities that share no files with a
+    target."""
     if not link.config.data.valid:
         raise InputError(
-            "--from-data takes held-out samples, and the run has none: it was trained without data.valid\n"
-            "  give what to start from instead, each as --from NAME=FILE"
+            "--from-data takes held-out samples, but the run has none: it was trained without data.valid\n"
+            "  use files or texts instead, each as --from NAME=FILE"
         )
     source = open_source(link.config, "valid")
-    targets = [one for target in plan.targets if (one := the_target(target.modality, link.modalities)) is not None]
+    targets = [m for target in plan.targets if (m := the_target(target.modality, link.modalities)) is not None]
     named = [modality for name in given for modality in require_inputs(name, [link.modalities])]
     folders = {target.path for target in targets}
-    inputs = named or [one for one in link.modalities if one.is_input and one.path not in folders]
+    inputs = named or [m for m in link.modalities if m.is_input and m.path not in folders]
     names = {modality.name for modality in inputs} - {target.name for target in targets}
     return data_examples(source, spread(source.sizes, num), names)
 
 
 def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
-    images = {one.modality.name: one.modality for one in chain.targets if one.modality.kind == "image"}
+    images = {t.modality.name: t.modality for t in chain.targets if t.modality.kind == "image"}
     for name, decoder in decoders.items():
         if name not in images:
             raise InputError(
                 f"an image tokenizer is given for {name}, which is not generated as an image\n"
-                f"  write the whole name of one that is ({', '.join(images) or 'none'}), as in --tokenizer "
+                f"  use the full name of a generated image ({', '.join(images) or 'none'}), as in --tokenizer "
                 f"{next(iter(images), 'depth@64')}=RUN, or leave --tokenizer out"
             )
-        known = images[name].vocab_size
-        if decoder.vocab_size != known:
+        vocab_size = images[name].vocab_size
+        if decoder.vocab_size != vocab_size:
             raise InputError(
-                f"the image tokenizer of {name} has {decoder.vocab_size} tokens, but the model {known}\n"
-                "  give the one that the model's tokens were made with"
+                f"the image tokenizer of {name} has {decoder.vocab_size} tokens, but the model has {vocab_size}\n"
+                "  use the image tokenizer that created the model's tokens"
             )
 
 
 def _summary(chain: Chain, results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Compare targets whose truth is known: means over all results, and over those of each data set, where there are
-    several; of the best guess that looks at nothing, and of all variations of an example together. `examples` says how
-    many have the target."""
-    found = {}
+    """Return metrics of the targets whose truth is known: means over all results, and over each data set if there are
+    several. The metrics also rate the best constant guess and all variations of an example together. `examples` is the
+    number of examples that have the target."""
+    metrics = {}
     for target in chain.targets:
-        name, own = target.modality.name, [one for one in results if one.truth(target) is not None]
-        if not own:
+        name, own_results = target.modality.name, [result for result in results if result.truth(target) is not None]
+        if not own_results:
             continue
-        known, sets = _training_contents(target), dict.fromkeys(one.example.data_set for one in own)
-        everything = [ids for contents in known.values() for ids in contents]
-        found[name] = _compared(own, target, everything)
+        known_by_set, sets = (
+            _training_contents(target),
+            dict.fromkeys(result.example.data_set for result in own_results),
+        )
+        everything = [ids for contents in known_by_set.values() for ids in contents]
+        metrics[name] = _compared(own_results, target, everything)
         for data_set in sets if len(sets) > 1 else ():
-            some = [one for one in own if one.example.data_set == data_set]
-            found[f"{name} of {data_set}"] = _compared(some, target, known.get(data_set, everything))
-    return found
+            set_results = [result for result in own_results if result.example.data_set == data_set]
+            metrics[f"{name} of {data_set}"] = _compared(set_results, target, known_by_set.get(data_set, everything))
+    return metrics
 
 
 def _compared(results: Sequence[Result], target: Target, known: Sequence[Ids]) -> dict[str, float]:
-    """Compare results of one target, whose truth is known, and count their examples. `known`: contents that guesses are
-    made of; nothing: there are none."""
+    """Return metrics of the results of one target, whose truth is known, and the number of their examples. `known`:
+    training contents for the best constant guess; without them there is no guess."""
     groups: dict[tuple[str | None, str], tuple[list[Ids], Ids]] = {}
-    judge, made = results[0].judge(target), [result.ids(target) for result in results]
+    judge, generated = results[0].judge(target), [result.ids(target) for result in results]
     true = [truth for result in results if (truth := result.truth(target)) is not None]
-    for result, ids, truth in zip(results, made, true, strict=True):
+    for result, ids, truth in zip(results, generated, true, strict=True):
         groups.setdefault((result.example.data_set, result.example.key), ([], truth))[0].append(ids)
-    values = judge.figures(made, true)
+    values = judge.figures(generated, true)
     guess = judge.guessed(known, true) if known else {}
     values |= {f"guessed_{name}": value for name, value in guess.items()}
-    if target.modality.kind == "image" and len(made) > len(groups):
-        both = judge.together(*zip(*groups.values(), strict=True))
-        values |= {f"together_{name}": value for name, value in both.items()}
+    if target.modality.kind == "image" and len(generated) > len(groups):
+        together = judge.together(*zip(*groups.values(), strict=True))
+        values |= {f"together_{name}": value for name, value in together.items()}
     return values | {_NUM: float(len(groups))}
 
 
 def _training_contents(target: Target) -> dict[str | None, list[Ids]]:
-    """Return contents of samples spread over the training data, by data set; none where they are not on this
-    machine."""
+    """Return contents of samples from all of the training data, by data set; empty if the data are not available."""
     try:
         source = open_source(target.link.config, "train")
     except DataError:
         return {}
-    found: dict[str | None, list[Ids]] = {}
+    contents: dict[str | None, list[Ids]] = {}
     for example in data_examples(source, spread(source.sizes, _MOST_KNOWN), ()):
         content = target.link.truth(example, target.modality)
         if content is not None:
-            found.setdefault(example.data_set, []).append(content)
-    return found
+            contents.setdefault(example.data_set, []).append(content)
+    return contents
 
 
-def _told(name: str, values: Mapping[str, float], num_examples: int) -> str:
-    """Return a line for people; `num_examples`: all that were generated."""
+def _metrics_line(name: str, values: Mapping[str, float], num_examples: int) -> str:
+    """Return the metrics of a target as a readable line. `num_examples`: number of all generated examples."""
     parts = []
-    for what, value in values.items():
-        if what.startswith(("guessed_", "together_")) or what == _NUM:
+    for metric, value in values.items():
+        if metric.startswith(("guessed_", "together_")) or metric == _NUM:
             continue
-        others = (("guessing alike for all", f"guessed_{what}"), ("variations together", f"together_{what}"))
-        more = [f"{title}: {values[key]:.3f}" for title, key in others if key in values]
-        parts.append(f"{what} {value:.3f}" + (f" ({', '.join(more)})" if more else ""))
+        comparisons = (("best constant guess", f"guessed_{metric}"), ("variations together", f"together_{metric}"))
+        compared = [f"{title}: {values[key]:.3f}" for title, key in comparisons if key in values]
+        parts.append(f"{metric} {value:.3f}" + (f" ({', '.join(compared)})" if compared else ""))
     return f"{name}: {', '.join(parts)}, over {values[_NUM]:.0f} of {num_examples} examples"
 
 
@@ -461,7 +468,7 @@ def _write(
     answers: list[dict[str, Any]],
     summary: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Write the folder; `answers` get the names of the files in it."""
+    """Write the output folder, and put the names of its files into `answers`."""
     with new_folder(out) as folder:
         for number, result in enumerate(results):
             result.write(folder / result.name)
@@ -477,9 +484,10 @@ def _write(
 
 
 def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-    """Return `num` samples spread over all held-out data. Of each one modality is given, and every other target that it
-    has is made of that alone, not of each other: the likeliest tokens in one step, or the likeliest text; beside it is
-    the truth. Every second sample gives its pixels, where it has any, the others a text or an image, in turn."""
+    """Return `num` samples from all of the held-out data, with generated targets and their truth, for the report. One
+    modality of each sample is the input, and each target is generated from it alone: the most likely tokens of an image
+    in one step, or a text by greedy decoding. Every second input is the pixels of its sample, if it has any; the others
+    alternate between texts and images."""
     assert isinstance(source, FourMSource)
     assert isinstance(model, FourM)
     link = Link(config, model, source.vocabulary)
@@ -488,16 +496,16 @@ def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) ->
     groups: dict[tuple[int, Modality], list[int]] = {}
     for place, (number, _) in enumerate(chosen):
         present = [source.modalities[own] for own in source.sets[number].present]
-        inputs = [one for kind in _ORDER for one in present if one.kind == kind and one.is_input]
+        inputs = [m for kind in _ORDER for m in present if m.kind == kind and m.is_input]
         if inputs:
-            # The first one of all for even places, the others one after another for odd ones.
+            # Even samples use the first input, odd samples alternate between the others.
             first, *others = inputs
             given = others[place // 2 % len(others)] if others and place % 2 else first
             groups.setdefault((number, given), []).append(place)
     with evaluation_mode(model):
         for (_, given), places in groups.items():
-            found = _shown(link, source, [chosen[place] for place in places], given)
-            rows |= dict(zip(places, found, strict=True))
+            shown = _shown(link, source, [chosen[place] for place in places], given)
+            rows |= dict(zip(places, shown, strict=True))
     return [rows[place] for place in sorted(rows)]
 
 
@@ -516,7 +524,7 @@ def _shown(
         chain = Chain([link], plan, [given.name])
         known = chain.run(examples, range(len(examples)))
         for place, example in enumerate(examples):
-            result = Result(chain, example, 0, [one.take([place]) for one in known], {})
+            result = Result(chain, example, 0, [contents.take([place]) for contents in known], {})
             for name, cell in result.cells().items():
                 heading = "given" if name.startswith("from ") else name
                 if isinstance(cell, str):

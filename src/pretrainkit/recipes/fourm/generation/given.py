@@ -1,7 +1,8 @@
-"""What people give to generate from, as tokens of a model: texts, files, or whole samples of its data. What is known of
-examples while others of their modalities are generated, and its rows in a batch.
+"""Inputs of generation: texts, files or samples of data, converted to the tokens of a model.
 
-Dimensions: B examples, P places of an image, C, H, W channels, height and width, L vectors of E numbers.
+The module also stores the known contents of examples during generation, and converts them to rows of a batch.
+
+Dimensions: B examples, P patches of an image, C, H, W channels, height and width, L vectors of E numbers.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -31,80 +32,83 @@ _READERS = rng.stream_key(0, "fourm", "generation", "readers")
 
 @dataclass(frozen=True)
 class File:
-    """A file of one modality."""
+    """File of one modality."""
 
     content: bytes
     name: str
-    """For messages."""
+    """Name of the file in messages."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """Given texts and files by a name of a modality."""
+    """Example to generate from: its input texts and files."""
 
     key: str
-    """For names of files."""
+    """Name of the example in file names."""
     values: Mapping[str, str | File]
+    """Input texts and files by a name of a modality."""
     truth: Mapping[str, File] = field(default_factory=dict)
-    """Files of a sample of data, by whole name of a modality, whether they are given or not."""
+    """All files of a sample of data by full name of a modality, both inputs and others."""
     crop_settings: File | None = None
-    """Of a sample whose tokens were made before."""
+    """Crop settings of a sample whose tokens are stored in files."""
     data_set: str | None = None
-    """Name of the data set of a sample."""
+    """Name of the data set that the sample is from."""
 
 
 def from_words(words: Sequence[str]) -> dict[str, str]:
-    """Return `NAME=VALUE` words of a command line by name. Raises InputError where one is written otherwise, or comes
-    twice."""
-    found: dict[str, str] = {}
+    """Return the values of `NAME=VALUE` arguments by name. Raises InputError if one has another form or if a name is
+    repeated."""
+    values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise InputError(
-                f"--from {word}: there is nothing to read\n"
-                "  write NAME=TEXT or NAME=FILE, as in rgb=photo.png; a NAME alone goes with --from-data"
+                f"--from {word} has no value\n"
+                "  write NAME=TEXT or NAME=FILE, as in rgb=photo.png; a NAME alone works only with --from-data"
             )
-        if name in found:
-            raise InputError(f"--from {name} comes twice\n  leave one out")
-        found[name] = value
-    return found
+        if name in values:
+            raise InputError(f"--from {name} is given more than once\n  keep one of them")
+        values[name] = value
+    return values
 
 
 def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | File:
-    """Return the text for sequences, unless it names a file that they are read from; else the file. Raises DataError
-    where the file cannot be read, InputError where the model reads nothing of that name."""
+    """Return the text or the file that `value` means. It is a text for sequences, unless it names an existing file with
+    a suffix of their reader. Raises DataError if the file cannot be read, and InputError if the model has no input of
+    that name."""
     kinds = require_inputs(name, [modalities])
     suffixes = {suffix for modality in kinds for suffix in reader_of(modality).suffixes}
     path, has_suffix = Path(value), value.lower().endswith(tuple(suffixes))
     is_text = all(modality.kind == "sequence" for modality in kinds)
     if is_text and not (has_suffix and path.is_file()):
         return value
-    fix = f"  give one that ends in {', '.join(sorted(suffixes))}"
+    fix = f"  use a file that ends in {', '.join(sorted(suffixes))}"
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"--from {name}={value}: the file cannot be read: {error.strerror or error}\n{fix}") from error
     if not has_suffix:
-        raise DataError(f"--from {name}={value}: {kinds[0].name} is not read from such files\n{fix}")
+        raise DataError(f"--from {name}={value}: {kinds[0].name} cannot be read from a file of this type\n{fix}")
     return File(content, value)
 
 
 def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names: Container[str]) -> list[Example]:
-    """Samples of data sets, by number of the set and of the sample in it. `names`: whole names of the modalities that
-    are given; a sample may lack some."""
-    found = []
+    """Return samples of data sets as examples. `indices`: index of the data set and of the sample in it. `names`: full
+    names of the input modalities; a sample may lack some of them."""
+    examples = []
     for number, index in indices:
-        one = source.sets[number]
+        sample_set = source.sets[number]
         files = {
-            source.modalities[place].name: _file(one.samples, folder, index) for place, folder in one.folders.items()
+            source.modalities[place].name: _file(sample_set.samples, folder, index)
+            for place, folder in sample_set.folders.items()
         }
-        has_parts = CROP_SETTINGS in one.samples.folders
-        crops = _file(one.samples, CROP_SETTINGS, index) if has_parts else None
-        given = {name: file for name, file in files.items() if name in names}
-        key = one.samples.keys[index].replace("/", "_")
+        has_parts = CROP_SETTINGS in sample_set.samples.folders
+        crops = _file(sample_set.samples, CROP_SETTINGS, index) if has_parts else None
+        inputs = {name: file for name, file in files.items() if name in names}
+        key = sample_set.samples.keys[index].replace("/", "_")
         key = f"{number}_{key}" if len(source.sets) > 1 else key
-        found.append(Example(key, given, files, crops, set_name(one.config)))
-    return found
+        examples.append(Example(key, inputs, files, crops, set_name(sample_set.config)))
+    return examples
 
 
 def _file(samples: Samples, folder: str, index: int) -> File:
@@ -113,24 +117,24 @@ def _file(samples: Samples, folder: str, index: int) -> File:
 
 @dataclass
 class Known:
-    """Contents of examples that are known so far."""
+    """Contents of B examples that are known so far."""
 
     num: int
-    """B."""
+    """Number of examples, B."""
     contents: dict[str, list[NDArray[Any] | None]] = field(default_factory=dict)
-    """By name of a modality, one for each example; None: nothing is known. Image: int32 (P,), -1 where a place is open.
-    Sequence: int32 ids, a sentinel where something is missing. Pixels: uint8 (C, H, W). Vectors: float32 (L, E)."""
+    """Contents of each example by name of a modality; None: unknown. Image: int32 (P,), -1 for an open patch. Sequence:
+    int32 ids, a sentinel for each missing part. Pixels: uint8 (C, H, W). Vectors: float32 (L, E)."""
 
     def of(self, name: str) -> list[NDArray[Any] | None]:
-        """Contents of one modality."""
+        """Return the contents of one modality, one for each example."""
         return self.contents.get(name, [None] * self.num)
 
     def names(self) -> list[str]:
-        """Modalities of which something is known."""
+        """Return the names of modalities with a known content in any example."""
         return [name for name, values in self.contents.items() if any(value is not None for value in values)]
 
     def take(self, rows: Sequence[int]) -> "Known":
-        """The examples of `rows`, in new lists of the same arrays."""
+        """Return the examples of `rows`, in new lists of the same arrays."""
         return Known(len(rows), {name: [values[row] for row in rows] for name, values in self.contents.items()})
 
 
@@ -139,7 +143,7 @@ _DTYPES = {"image": np.int32, "pixels": np.uint8, "vectors": np.float32}
 
 @dataclass(frozen=True)
 class Link:
-    """One model of a chain, which reads examples as its config says."""
+    """Model of a chain, with the config that tells how it reads examples."""
 
     config: FourMRun
     model: FourM
@@ -150,22 +154,22 @@ class Link:
         return self.config.model.modalities
 
     def known(self, examples: Sequence[Example]) -> Known:
-        """Return what the model knows of examples. Raises DataError where a file is broken, InputError where a text is
-        too long, or its sentinels have no order."""
-        found = Known(len(examples))
+        """Return the contents of examples that the model reads. Raises DataError if a file is broken, and InputError if
+        a text is too long or if its sentinels are not numbered in order."""
+        known = Known(len(examples))
         for modality in self.modalities:
             contents = [self._content(example, modality) for example in examples] if modality.is_input else []
             if any(content is not None for content in contents):
-                found.contents[modality.name] = contents
-        return found
+                known.contents[modality.name] = contents
+        return known
 
     def truth(self, example: Example, modality: Modality) -> Ids | None:
-        """Return an image or a sequence that a sample of data has; None: it has none."""
-        same_key = (one for name, one in example.truth.items() if name.partition("@")[0] == modality.key)
-        file = example.truth.get(modality.name) or next(same_key, None)
-        if file is None:
+        """Return the true tokens of a target from the sample's own file; None: the sample has no such file."""
+        same_key = (file for name, file in example.truth.items() if name.partition("@")[0] == modality.key)
+        true_file = example.truth.get(modality.name) or next(same_key, None)
+        if true_file is None:
             return None
-        return self._array(self._read(file, modality, example), modality, may_cut=True)
+        return self._array(self._read(true_file, modality, example), modality, may_cut=True)
 
     def _content(self, example: Example, modality: Modality) -> NDArray[Any] | None:
         value = self._value(example, modality)
@@ -180,12 +184,12 @@ class Link:
         return next(named, None)
 
     def _read(self, file: File, modality: Modality, example: Example) -> Content:
-        drawn_from, part = rng.generator(_READERS), self._part(example)
-        request = Request(modality, part, drawn_from, is_training=False, data=self.config.data, name=file.name)
+        generator, part = rng.generator(_READERS), self._part(example)
+        request = Request(modality, part, generator, is_training=False, data=self.config.data, name=file.name)
         return reader_of(modality).read(file.content, request)
 
     def _part(self, example: Example) -> Part:
-        files = {**example.truth, **{name: one for name, one in example.values.items() if isinstance(one, File)}}
+        files = {**example.truth, **{name: v for name, v in example.values.items() if isinstance(v, File)}}
         size = None
         for name, file in files.items():
             for modality in inputs_named(name, self.modalities):
@@ -196,7 +200,8 @@ class Link:
         return centre_square(*(size or UNKNOWN_SIZE))
 
     def _array(self, content: Content, modality: Modality, *, may_cut: bool) -> NDArray[Any]:
-        """As in `Known.contents`. Files that are too long are cut, as in training; texts of people are refused."""
+        """Return a content in the form of `Known.contents`. Sequences that are too long are cut if `may_cut`, as files
+        in training; otherwise they are refused."""
         if modality.kind != "sequence":
             values = np.asarray(content, _DTYPES[modality.kind])
             return values.reshape(modality.max_tokens) if modality.kind == "image" else values
@@ -212,33 +217,33 @@ class Link:
 
     def _text(self, text: str, modality: Modality, vocabulary: TextVocabulary, *, may_cut: bool) -> Ids:
         ids = vocabulary.encode([text])[0]
-        first, sentinels = vocabulary.sentinels[1], set(vocabulary.sentinels)
-        holes = [token for token in ids if token in sentinels]
-        if holes != list(range(first, first + len(holes))):
+        first_sentinel, sentinels = vocabulary.sentinels[1], set(vocabulary.sentinels)
+        missing = [token for token in ids if token in sentinels]
+        if missing != list(range(first_sentinel, first_sentinel + len(missing))):
             raise InputError(
-                f"--from {modality.name}: what is missing in {text!r} is not numbered in order\n"
-                "  write [S_1] in the first place, [S_2] in the second, …"
+                f"--from {modality.name}: the missing parts in {text!r} are not numbered in order\n"
+                "  write [S_1] for the first missing part, [S_2] for the second, …"
             )
-        # A text that ends in a hole has its end mark in it.
-        ids = ids if holes and ids[-1] == holes[-1] else [*ids, vocabulary.eos]
+        # If the end of a text is missing, its end mark is missing, too.
+        ids = ids if missing and ids[-1] == missing[-1] else [*ids, vocabulary.eos]
         if len(ids) > modality.max_tokens and not may_cut:
             raise InputError(
                 f"--from {modality.name}: the text has {len(ids)} tokens with its end mark, but {modality.name} has at "
-                f"most {modality.max_tokens}: {text if len(text) <= 60 else text[:57] + '…'!r}\n  give a shorter one"
+                f"most {modality.max_tokens}: {text if len(text) <= 60 else text[:57] + '…'!r}\n  use a shorter text"
             )
         return np.array(ids[: modality.max_tokens], np.int32)
 
 
 View = frozenset[str]
-"""Names of modalities that are hidden."""
+"""Names of the modalities that are hidden in a pass of the encoder."""
 
 
 def encoder_rows(
     known: Known, rows: Sequence[int], views: Sequence[View], modalities: Sequence[Modality], sentinel: int
 ) -> HostBatch:
-    """Return the encoder's half of a batch: for each view all of `rows`, view by view. A hidden image is away; of a
-    hidden sequence a sentinel is left (the id `sentinel`), as in training where all of it is to be predicted."""
-    found = [
+    """Return the encoder part of a batch: all of `rows` for each view, view after view. A hidden image has no tokens. A
+    hidden sequence has only the token `sentinel`, as in training if the complete sequence is a target."""
+    pieces = [
         [
             (number, *tokens)
             for number, modality in enumerate(modalities)
@@ -247,27 +252,27 @@ def encoder_rows(
         for view in views
         for row in rows
     ]
-    whole = {name: values * len(views) for name, values in known.take(rows).contents.items()}
-    return filled_rows("encoder", found) | continuous(modalities, len(found), whole)
+    contents = {name: values * len(views) for name, values in known.take(rows).contents.items()}
+    return filled_rows("encoder", pieces) | continuous(modalities, len(pieces), contents)
 
 
 def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentinel: int) -> tuple[Ids, Ids] | None:
-    """Positions and ids of what the encoder sees of a modality; None: nothing is known of it."""
-    given = known.of(modality.name)[row]
-    if given is None:
+    """Return positions and ids of the tokens that the encoder sees of a modality; None: its content is unknown."""
+    content = known.of(modality.name)[row]
+    if content is None:
         return None
     if modality.kind in ("image", "pixels"):
-        ids = given if modality.kind == "image" else np.arange(modality.max_tokens, dtype=np.int32)
-        seen = np.flatnonzero((ids >= 0) & (not is_hidden)).astype(np.int32)
-        return seen, ids[seen]
-    # The ids of vectors are their numbers, and -1 is zeros.
-    hidden, whole = (sentinel, given) if modality.kind == "sequence" else (-1, np.arange(len(given)))
+        ids = content if modality.kind == "image" else np.arange(modality.max_tokens, dtype=np.int32)
+        visible = np.flatnonzero((ids >= 0) & (not is_hidden)).astype(np.int32)
+        return visible, ids[visible]
+    # The ids of vectors are their indices; -1 means a vector of zeros.
+    hidden, whole = (sentinel, content) if modality.kind == "sequence" else (-1, np.arange(len(content)))
     ids = np.array([hidden], np.int32) if is_hidden else np.asarray(whole, np.int32)
     positions = np.arange(len(ids), dtype=np.int32)
     return np.where(positions < modality.max_length, positions, 0).astype(np.int32), ids
 
 
 def decoder_rows(places: Sequence[NDArray[np.integer]], number: int, num_views: int) -> HostBatch:
-    """Return the decoder's half: for each view, the same places of image modality `number`, ascending for each
-    example."""
+    """Return the decoder part of a batch: for each view the same `places` (patches) of image modality `number`,
+    ascending for each example."""
     return filled_rows("decoder", [[(number, own, np.zeros_like(own))] for own in places] * num_views)

@@ -1,13 +1,13 @@
-"""Generates the targets of a plan, one after another.
+"""Sampler that generates the targets of a plan, one after another.
 
-Every draw is a function of (seed, number of the example, modality, step, place): it depends neither on what else is
-generated nor on the batch. Last digits of sums do depend on the batch, so a draw at the very edge may fall otherwise.
+Every draw is a function of (seed, number of the example, modality, step, patch or token). So it does not depend on
+other targets or on the batch. Only the last digits of sums depend on the batch; this can change a draw in rare cases.
 
-The encoder is computed anew only when what it reads has changed: after each step that fills places of an image, once
-for a whole sequence. Views that guidance needs are rows of the same pass.
+The encoder is computed again only if its input has changed: after each step that fills patches of an image, and once
+for a complete sequence. A view is a pass with some conditions hidden, for guidance; views are rows of the same batch.
 
 Dimensions: B examples, W views, R = W B rows, S slots of the encoder, L tokens of a sequence so far, D width, H heads,
-K width of one head, P places of an image, N queries (tokens to draw), V vocabulary; of `middle` S steps of a number.
+K width of one head, P patches of an image, N queries (tokens to draw), V vocabulary; in `middle` S steps of a number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,20 +31,24 @@ from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _ORDER, _TOKENS, _NOISE = range(3)
-"""Streams of the key of an example and a modality."""
+"""Random streams of an example and a modality."""
 _GREEDY = 1e-6
-"""Temperatures below take the likeliest token."""
+"""Below this temperature, the most likely token is taken."""
 
 
 Guidance = Mapping[View, float]
-"""What the logits of a target are made of: the sum over views, by what is hidden in each, of theirs times this."""
+"""Weights of views, by the modalities that a view hides. The logits of a target are the weighted sum of those of its
+views."""
 
 
 def guided(target: TargetConfig, conditions: Sequence[str]) -> Guidance:
-    """Return the views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what
-    guidance is about, where it is one number and `guided_by` does not say. One weight s: unseen + s (seen - unseen),
-    where "unseen" hides all conditions. A weight for each condition: unseen + the sum of w (with that one alone -
-    unseen). What is no condition is always seen."""
+    """Return the views of a target with their weights; a single view if guidance has no effect. Names in `target` are
+    full names. `conditions`: names of the conditions if `guidance` is one number and `guided_by` is None.
+
+    With one scale s, the logits are hidden + s (visible - hidden), where "hidden" hides all conditions. With a weight w
+    for each condition, they are hidden + the sum of w (that condition alone visible - hidden). Other inputs are always
+    visible.
+    """
     if isinstance(target.guidance, dict):
         named = {name: weight for name, weight in target.guidance.items() if weight}
         everything = frozenset(target.guidance)
@@ -59,23 +63,22 @@ def guided(target: TargetConfig, conditions: Sequence[str]) -> Guidance:
 
 
 class Sampler:
-    """A trained model that generates."""
+    """Generates targets with a trained model."""
 
     def __init__(self, model: FourM, modalities: Sequence[Modality], vocabulary: TextVocabulary | None) -> None:
-        """`model`: in evaluation mode, whole, on its device."""
+        """`model`: in evaluation mode, not sharded, on its device."""
         self.model, self.modalities, self.vocabulary = model, tuple(modalities), vocabulary
         self.num_encoded = 0
-        """Rows that the encoder was computed for."""
+        """Number of rows that the encoder has computed."""
         self._last: tuple[HostBatch, Tensor] | None = None
-        """What the encoder has read last, and what it made of it."""
+        """Last input of the encoder, and its output."""
         self._number = {modality.name: number for number, modality in enumerate(self.modalities)}
 
     @torch.no_grad()
     def run(self, plan: GenerationPlan, known: Known, examples_B: Sequence[int], conditions: Sequence[str]) -> Known:
-        """Return what is known after all targets. Names in the plan are those of the model's modalities; `known` is
-        what is given, which is not changed. Sequences among the targets may have sentinels for what is to be filled in;
-        others are begun here. `examples_B`: numbers of the examples, for their draws; `conditions`: names of what
-        guidance is about."""
+        """Generate all targets and return the known contents. `plan`: with full names of modalities. `known`: the
+        inputs, which are not changed; target sequences may have sentinels for missing parts. `examples_B`: numbers of
+        the examples, which decide their random draws. `conditions`: names of the conditions for guidance."""
         known, conditions = self._begun(plan, known), list(conditions)
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
@@ -90,69 +93,74 @@ class Sampler:
         return known
 
     def _begun(self, plan: GenerationPlan, known: Known) -> Known:
-        """Return a copy with room for all targets."""
+        """Return a copy with empty contents for targets that are unknown."""
         known = known.take(range(known.num))
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
             missing = np.array([self._sentinel], np.int32)
             if modality.kind == "image":
                 missing = np.full(modality.max_tokens, -1, np.int32)
-            begun = known.of(modality.name)
-            known.contents[modality.name] = [missing if one is None else one for one in begun]
+            contents = known.of(modality.name)
+            known.contents[modality.name] = [missing if content is None else content for content in contents]
         return known
 
     @property
     def _sentinel(self) -> int:
-        """The id of the first missing part of a sequence."""
+        """Id of the sentinel for the first missing part of a sequence."""
         return 0 if self.vocabulary is None else self.vocabulary.sentinels[1]
 
     def _fill_places(
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
-        """Fill all open places of an image, in steps."""
+        """Fill all open patches of an image in steps."""
         places_BP = np.stack(cast(list[Ids], known.contents[modality.name]))
-        known.contents[modality.name] = list(places_BP)  # views, in which places get their tokens
+        known.contents[modality.name] = list(places_BP)  # views of the array, which is changed below
         is_open_BP, is_roar = places_BP < 0, target.scheme != "maskgit"
         schedule = target.schedule or ("linear" if is_roar else "cosine")
         counts_B = [token_counts(schedule, target.num_steps, int(num)) for num in is_open_BP.sum(axis=1)]
-        heat_B = [temperatures(target.temperature_schedule, target.temperature, counts) for counts in counts_B]
+        temperatures_B = [temperatures(target.temperature_schedule, target.temperature, counts) for counts in counts_B]
         rank_BP = rng.uniform(rng.fold(keys_B, _ORDER), modality.max_tokens)
         order_BP = np.where(is_open_BP, rank_BP, np.inf).argsort(axis=1)
-        num_done = np.zeros(known.num, np.int64)
+        num_filled = np.zeros(known.num, np.int64)
         for step in range(max(map(len, counts_B), default=0)):
             rows = [row for row, counts in enumerate(counts_B) if step < len(counts) and counts[step]]
             if not rows:
                 continue
             counts = [counts_B[row][step] for row in rows]
             if is_roar:
-                # Open places come first in the order, so the next ones of it are still open.
-                begins = zip(rows, num_done[rows], counts, strict=True)
-                asked = [np.sort(order_BP[row, begin : begin + n]) for row, begin, n in begins]
+                # Open patches are first in the order, so the next patches in it are still open.
+                begins = zip(rows, num_filled[rows], counts, strict=True)
+                places = [np.sort(order_BP[row, begin : begin + n]) for row, begin, n in begins]
             else:
-                asked = [np.flatnonzero(places_BP[row] < 0) for row in rows]
-            place_N, row_N = np.concatenate(asked), np.repeat(rows, [len(own) for own in asked])
-            heat_N = np.array([heat_B[row][step] for row in row_N])
+                places = [np.flatnonzero(places_BP[row] < 0) for row in rows]
+            place_N, row_N = np.concatenate(places), np.repeat(rows, [len(own) for own in places])
+            temperature_N = np.array([temperatures_B[row][step] for row in row_N])
             encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
-            decoder = decoder_rows(asked, self._number[modality.name], len(guidance))
+            decoder = decoder_rows(places, self._number[modality.name], len(guidance))
             hidden = self.model.decode(self._encode(encoder), self._inputs(encoder | decoder))[modality.name]
             logits_NV = _summed(self.model.logits(modality.name, hidden), tuple(guidance.values()))
             keys_N = rng.fold(rng.fold(rng.fold(keys_B, _TOKENS), step)[row_N], place_N)
-            ids_N, sure_N = self._taken(logits_NV, keys_N, heat_N, target, numbers_of(modality))
+            ids_N, probability_N = self._choose(logits_NV, keys_N, temperature_N, target, numbers_of(modality))
             if not is_roar:
                 uniform_N = np.maximum(rng.uniform(rng.fold(keys_N, _NOISE), 1)[:, 0], 1e-300)
-                noise_N = -np.log(-np.log(uniform_N)) * target.confidence_noise  # Gumbel's
-                chosen = surest(np.log(np.maximum(sure_N, 1e-300)) + noise_N, [len(own) for own in asked], counts)
+                noise_N = -np.log(-np.log(uniform_N)) * target.confidence_noise  # Gumbel noise
+                chosen = surest(
+                    np.log(np.maximum(probability_N, 1e-300)) + noise_N, [len(own) for own in places], counts
+                )
                 place_N, row_N, ids_N = place_N[chosen], row_N[chosen], ids_N[chosen]
             places_BP[row_N, place_N] = ids_N
-            num_done[rows] += counts
+            num_filled[rows] += counts
 
     def _write(
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
-        """Write what is missing of a sequence, token after token."""
-        vocabulary, given = self.vocabulary, cast(list[Ids], known.contents[modality.name])  # none is None: `_begun`
+        """Generate the missing parts of a sequence, token by token."""
+        vocabulary, contents = (
+            self.vocabulary,
+            cast(list[Ids], known.contents[modality.name]),
+        )  # `_begun` has replaced None
         assert vocabulary is not None
-        num_missing = [int(np.isin(given[row], vocabulary.sentinels).sum()) for row in range(known.num)]
+        num_missing = [int(np.isin(contents[row], vocabulary.sentinels).sum()) for row in range(known.num)]
         rows = [row for row, num in enumerate(num_missing) if num]
         if not rows:
             return
@@ -163,35 +171,43 @@ class Sampler:
         token_B = np.full(len(rows), self._sentinel, np.int64)
         written: list[list[int]] = [[self._sentinel] for _ in rows]
         is_open_B = np.ones(len(rows), np.bool_)
-        heat_B = np.full(len(rows), max(target.temperature, COLDEST))
+        temperature_B = np.full(len(rows), max(target.temperature, COLDEST))
         keys_B = rng.fold(keys_B, _TOKENS)[rows]
         for place in range(length):
             ids_R = torch.from_numpy(np.tile(token_B, len(guidance))).to(self._device)
             logits_BV = _summed(decoder.step(ids_R), tuple(guidance.values()))
-            token_B, _ = self._taken(logits_BV, rng.fold(keys_B, place), heat_B, target, 0)
+            token_B, _ = self._choose(logits_BV, rng.fold(keys_B, place), temperature_B, target, 0)
             is_open_B &= token_B != end_B
             for row in np.flatnonzero(is_open_B).tolist():
                 written[row].append(int(token_B[row]))
             is_open_B &= token_B != vocabulary.eos
             if not is_open_B.any():
                 break
-        for row, own in zip(rows, written, strict=True):
-            merged = merge_spans(given[row], np.array(own, np.int32), frozenset(vocabulary.sentinels))
-            given[row] = ended(merged, vocabulary.eos)[: modality.max_tokens]
+        for row, tokens in zip(rows, written, strict=True):
+            merged = merge_spans(contents[row], np.array(tokens, np.int32), frozenset(vocabulary.sentinels))
+            contents[row] = ended(merged, vocabulary.eos)[: modality.max_tokens]
 
-    def _taken(
-        self, logits_NV: Tensor, keys_N: rng.Keys, heat_N: NDArray[np.float64], target: TargetConfig, num_numbers: int
+    def _choose(
+        self,
+        logits_NV: Tensor,
+        keys_N: rng.Keys,
+        temperature_N: NDArray[np.float64],
+        target: TargetConfig,
+        num_numbers: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        heat, filters = torch.from_numpy(heat_N).to(logits_NV.device), {"top_k": target.top_k, "top_p": target.top_p}
+        temperature, filters = (
+            torch.from_numpy(temperature_N).to(logits_NV.device),
+            {"top_k": target.top_k, "top_p": target.top_p},
+        )
         if target.take == "draw":
             uniform_N = torch.from_numpy(rng.uniform(keys_N, 1)[:, 0]).to(logits_NV.device)
-            ids_N, sure_N = draw(logits_NV, uniform_N, heat, **filters)
+            ids_N, probability_N = draw(logits_NV, uniform_N, temperature, **filters)
         else:
-            ids_N, sure_N = middle(logits_NV, heat, target.take, num_numbers, **filters)
-        return ids_N.cpu().numpy(), sure_N.cpu().numpy()
+            ids_N, probability_N = middle(logits_NV, temperature, target.take, num_numbers, **filters)
+        return ids_N.cpu().numpy(), probability_N.cpu().numpy()
 
     def _contexts(self, known: Known, rows: Sequence[int], guidance: Guidance) -> tuple[Tensor, Tensor]:
-        """(R, S, D) and bool (R, S): which slots are real."""
+        """Return the encoder's output for the decoder (R, S, D), and bool (R, S): True for real slots."""
         encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
         length_R = torch.from_numpy(encoder["encoder_length"]).to(self._device)
         context_RSD = self._encode(encoder).unflatten(0, (len(length_R), -1))
@@ -199,7 +215,8 @@ class Sampler:
         return context_RSD, slot_S < length_R[:, None] + self.model.config.num_registers
 
     def _encode(self, encoder: HostBatch) -> Tensor:
-        """(T, D) the decoder's view of the encoder's output, with padding; the last one where nothing has changed."""
+        """Return the encoder's output for the decoder (T, D), with padding. For the same input as in the last call it
+        is not computed again."""
         same = self._last is not None and all(np.array_equal(a, encoder[name]) for name, a in self._last[0].items())
         if self._last is None or not same:
             num_rows = len(encoder["encoder_length"])
@@ -214,48 +231,48 @@ class Sampler:
         return self.model.mask_token.device
 
     def _inputs(self, batch: HostBatch) -> FourMInputs:
-        """Both halves of a batch as the model reads them."""
-        whole = with_places(batch, self.modalities)
-        found = {name: torch.from_numpy(values).to(self._device) for name, values in whole.items()}
+        """Return a batch with encoder and decoder parts in the form that the model reads."""
+        complete = with_places(batch, self.modalities)
+        tensors = {name: torch.from_numpy(values).to(self._device) for name, values in complete.items()}
         dtype = self.model.mask_token.dtype
-        found = {name: value.to(dtype) if value.is_floating_point() else value for name, value in found.items()}
-        return read_batch(found, self.model.config, layout="rows")
+        tensors = {name: value.to(dtype) if value.is_floating_point() else value for name, value in tensors.items()}
+        return read_batch(tensors, self.model.config, layout="rows")
 
 
-def surest(sure_N: NDArray[np.float64], num_asked: Sequence[int], num_kept: Sequence[int]) -> NDArray[np.int64]:
-    """Return the places of the queries with the largest values of each row, whose queries are end to end; of equal ones
-    the first."""
-    found, start = [], 0
-    for asked, kept in zip(num_asked, num_kept, strict=True):
-        found.append(start + np.argsort(-sure_N[start : start + asked], kind="stable")[:kept])
-        start += asked
-    return np.sort(np.concatenate(found))
+def surest(confidence_N: NDArray[np.float64], num_queries: Sequence[int], num_kept: Sequence[int]) -> NDArray[np.int64]:
+    """Return the indices of the queries with the largest values in each row, `num_kept` of them. Queries of all rows
+    are end to end. Of equal values the first ones are taken."""
+    chosen, start = [], 0
+    for length, kept in zip(num_queries, num_kept, strict=True):
+        chosen.append(start + np.argsort(-confidence_N[start : start + length], kind="stable")[:kept])
+        start += length
+    return np.sort(np.concatenate(chosen))
 
 
 def ended(ids: Ids, end: int) -> Ids:
-    """Cut behind the first end mark."""
+    """Return the ids up to the first end mark, including it."""
     ends = np.flatnonzero(ids == end)
     return ids[: ends[0] + 1] if len(ends) else ids
 
 
 def _summed(logits_RV: Tensor, weights: Sequence[float]) -> Tensor:
-    """Return the sum of views, which are one after another, each times its weight."""
+    """Return the weighted sum of the logits of views, which are stored one after another."""
     parts = logits_RV.chunk(len(weights))
     return sum((part * weight for part, weight in zip(parts[1:], weights[1:], strict=True)), parts[0] * weights[0])
 
 
 class TokenByToken:
-    """The decoder for one sequence, token by token, each row for itself: what it computed of the tokens before is
-    kept."""
+    """Decoder of one sequence modality, token by token and independently for each row. It caches the keys and values of
+    earlier tokens."""
 
     def __init__(self, model: FourM, modality: Modality, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
-        """`context_RSD`: the decoder's view of the encoder's output, positions added. `is_real_RS`: bool, slots that
-        are no padding. `length`: most steps."""
+        """`context_RSD`: output of the encoder for the decoder, with positions added. `is_real_RS`: bool, True for
+        slots that are not padding. `length`: maximum number of steps."""
         self.model, self.modality, self._length = model, modality, 0
         self._blocks = [_Block(cast(Block, block), context_RSD, is_real_RS, length) for block in model.decoder]
 
     def step(self, ids_R: Tensor) -> Tensor:
-        """Take the next token of each row, int64; return float32 logits (R, V) of the one behind it."""
+        """Add the next token of each row, int64, and return the float32 logits (R, V) of the token after it."""
         model, name = self.model, self.modality.name
         target = model.targets[name]
         assert isinstance(target, TargetEmbedding)
@@ -270,7 +287,7 @@ class TokenByToken:
 
 
 class _Block:
-    """One block with its keys and values."""
+    """Block of the decoder with its cache of keys and values."""
 
     def __init__(self, block: Block, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
         self.block = block
@@ -278,18 +295,20 @@ class _Block:
         empty = context_RSD.new_empty((len(context_RSD), heads[0], length, heads[1]))
         self.keys_RHLK, self.values_RHLK = empty, torch.empty_like(empty)
         attention, shape = block.cross_attention, context_RSD.shape[:2]
-        asked_TD = block.context_norm(context_RSD.flatten(0, 1))
-        k_THK, v_THK = attention.key_value(asked_TD).unflatten(-1, (2, *heads)).unbind(1)
+        context_TD = block.context_norm(context_RSD.flatten(0, 1))
+        k_THK, v_THK = attention.key_value(context_TD).unflatten(-1, (2, *heads)).unbind(1)
         k_THK = k_THK if attention.key_norm is None else attention.key_norm(k_THK)
-        self.asked_keys_RHSK, self.asked_values_RHSK = (x.unflatten(0, shape).transpose(1, 2) for x in (k_THK, v_THK))
-        # A softmax needs a key: rows that see none read all of them, and get zeros.
-        self._sees_R11 = is_real_RS.any(1)[:, None, None]
+        self.context_keys_RHSK, self.context_values_RHSK = (
+            x.unflatten(0, shape).transpose(1, 2) for x in (k_THK, v_THK)
+        )
+        # A softmax needs a key: rows without real slots attend to all slots, and their result is replaced by zeros.
+        self._has_keys_R11 = is_real_RS.any(1)[:, None, None]
         hidden_RS = ~is_real_RS & is_real_RS.any(1, keepdim=True)
         self._mask_R11S = torch.zeros_like(hidden_RS, dtype=context_RSD.dtype).masked_fill(hidden_RS, -torch.inf)
         self._mask_R11S = self._mask_R11S[:, None, None]
 
     def step(self, x_RD: Tensor, place: int) -> Tensor:
-        """(R, D) of the token at `place` to (R, D)."""
+        """Map the token at position `place`, (R, D), to the output (R, D)."""
         block, own, cross = self.block, self.block.attention, self.block.cross_attention
         q_RHK, k_RHK, v_RHK = own.qkv(block.attention_norm(x_RD)).unflatten(-1, (3, *own.heads)).unbind(1)
         if own.query_norm is not None and own.key_norm is not None:
@@ -300,8 +319,8 @@ class _Block:
         x_RD = x_RD + own.out(mixed_RHK.flatten(1))
         q_RHK = cross.query(block.query_norm(x_RD)).unflatten(-1, cross.heads)
         q_RHK = q_RHK if cross.query_norm is None else cross.query_norm(q_RHK)
-        mixed_RHK = _one_query(q_RHK, self.asked_keys_RHSK, self.asked_values_RHSK, self._mask_R11S)
-        x_RD = x_RD + cross.out((mixed_RHK * self._sees_R11).flatten(1))
+        mixed_RHK = _one_query(q_RHK, self.context_keys_RHSK, self.context_values_RHSK, self._mask_R11S)
+        x_RD = x_RD + cross.out((mixed_RHK * self._has_keys_R11).flatten(1))
         return x_RD + block.feed_forward(block.feed_forward_norm(x_RD))
 
 
@@ -313,19 +332,19 @@ def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None)
 def draw(
     logits_NV: Tensor, uniform_N: Tensor, temperature_N: Tensor, *, top_k: float = 0.0, top_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return tokens, int64 (N,), and float64 (N,), the probability of each among those that could be drawn.
-    `logits_NV`: of any float type; `uniform_N`: float64 in [0, 1), what decides; `temperature_N`: float64, above 0;
-    `top_k` and `top_p`: see `TargetConfig`.
+    """Return drawn tokens, int64 (N,), and the probability of each after filtering, float64 (N,).
 
-    Filters act on the logits as they are, the temperature on what they leave, as in the released code of 4M. At a
-    temperature of about 0 the likeliest token is as sure as it is likely; the original calls all of them certain there,
-    so that MaskGIT has no order.
+    `logits_NV`: any float type. `uniform_N`: float64 random numbers in [0, 1), which decide the draws. `temperature_N`:
+    float64, above 0. `top_k` and `top_p`: see `TargetConfig`.
+
+    Filters are applied before the temperature, as in the released code of 4M. At a temperature of about 0, the returned
+    probability is that of temperature 1. The original returns 1 there, so MaskGIT has no order.
     """
     logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     ends_NV = share_NV.cumsum(-1)
     drawn_N = torch.searchsorted(ends_NV, (uniform_N * ends_NV[:, -1])[:, None], right=True)[:, 0]
     best_N = logits_NV.argmax(-1)
-    # A number that rounds up to the sum lies behind all tokens.
+    # A random number that is rounded up to the total has an index after the last token.
     drawn_N = torch.where(is_greedy_N | (drawn_N == logits_NV.shape[1]), best_N, drawn_N)
     return drawn_N, share_NV.gather(1, drawn_N[:, None])[:, 0]
 
@@ -339,14 +358,15 @@ def middle(
     top_k: float = 0.0,
     top_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return, as `draw`, the tokens nearest to the mean (the smallest expected squared error) or the median (absolute
-    error) of what could be drawn, of tokens that stand for numbers. `num_numbers`: how many a token stands for, each in
-    S equal steps, V = S ** num_numbers, the last one changing fastest. Each has a mean and a median of its own."""
+    """Return the tokens that are nearest to the mean or the median of the distribution, and their probabilities, in the
+    form of `draw`. The mean minimizes the expected squared error, the median the absolute error. Tokens represent
+    `num_numbers` numbers with S equal steps each: V = S ** num_numbers, and the last number changes fastest. Each
+    number has a separate mean or median."""
     logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     num_steps = round(logits_NV.shape[1] ** (1 / num_numbers))
     step_S = torch.arange(num_steps, dtype=torch.float64, device=logits_NV.device)
     share_NS = share_NV.unflatten(1, (num_steps,) * num_numbers)
-    found_N = torch.zeros(len(logits_NV), dtype=torch.int64, device=logits_NV.device)
+    ids_N = torch.zeros(len(logits_NV), dtype=torch.int64, device=logits_NV.device)
     for number in range(num_numbers):  # the marginal distribution of each number, over all values of the others
         others = [axis + 1 for axis in range(num_numbers) if axis != number]
         own_NS = share_NS.sum(others) if others else share_NS
@@ -354,14 +374,14 @@ def middle(
             place_N = (own_NS * step_S).sum(-1).round().long()
         else:
             place_N = (own_NS.cumsum(-1) < 0.5).sum(-1)
-        found_N = found_N * num_steps + place_N.clamp(max=num_steps - 1)
-    found_N = torch.where(is_greedy_N, logits_NV.argmax(-1), found_N)
-    return found_N, share_NV.gather(1, found_N[:, None])[:, 0]
+        ids_N = ids_N * num_steps + place_N.clamp(max=num_steps - 1)
+    ids_N = torch.where(is_greedy_N, logits_NV.argmax(-1), ids_N)
+    return ids_N, share_NV.gather(1, ids_N[:, None])[:, 0]
 
 
 def _shares(logits_NV: Tensor, temperature_N: Tensor, top_k: float, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
-    """float64 logits and probabilities of what may be drawn, and where the likeliest token is taken anyway: there
-    probabilities are those at a temperature of 1."""
+    """Return filtered logits and their probabilities, both float64 (N, V), and bool (N,): True where the most likely
+    token is taken; probabilities there are those of temperature 1."""
     logits_NV = filtered(logits_NV.double(), top_k=top_k, top_p=top_p)
     is_greedy_N = temperature_N < _GREEDY
     scale_N = torch.where(is_greedy_N, torch.ones_like(temperature_N), temperature_N)
@@ -369,7 +389,8 @@ def _shares(logits_NV: Tensor, temperature_N: Tensor, top_k: float, top_p: float
 
 
 def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Tensor:
-    """Logits with minus infinity for what is not to be drawn. Of equal logits lower ids come first."""
+    """Return the logits with minus infinity for tokens that must not be drawn. Of equal logits, lower ids are kept
+    first."""
     num_tokens = logits_NV.shape[1]
     num_kept = num_tokens
     if top_k:
@@ -380,7 +401,7 @@ def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Te
     is_kept_NV = (torch.arange(num_tokens, device=logits_NV.device) < num_kept).expand_as(sorted_NV)
     if 0 < top_p < 1:
         share_NV = torch.softmax(sorted_NV.masked_fill(~is_kept_NV, -torch.inf), -1)
-        # The token that goes above p is the last one.
+        # The token that exceeds p is the last one that is kept.
         is_kept_NV = is_kept_NV & (share_NV.cumsum(-1) - share_NV <= top_p)
     is_kept_NV = torch.zeros_like(is_kept_NV).scatter(1, order_NV, is_kept_NV)  # back in the order of ids
     return logits_NV.masked_fill(~is_kept_NV, -torch.inf)

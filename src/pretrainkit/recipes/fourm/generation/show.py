@@ -1,10 +1,9 @@
-"""Tokens as something people read: pictures, texts, boxes, a sheet of them, and figures: how near generated tokens come
-to the truth, and how near a guess that looks at nothing comes. Torch-free.
+"""Readable forms of tokens: images, texts, boxes and contact sheets; and metrics of generated tokens. Torch-free.
 
-Pictures of modalities that are read without an image tokenizer are made here; those of tokenizers are made by whatever
-is handed in for the modality.
+The metrics compare generated tokens, and the best constant guess, with the truth. This module decodes images of
+modalities that are read without an image tokenizer. For the others, the caller passes decoders.
 
-Dimensions: B examples, P places of a grid, H x W pixels.
+Dimensions: B examples, P patches of a grid, V variations of an example, H x W pixels.
 """
 
 import re
@@ -26,56 +25,57 @@ from pretrainkit.recipes.fourm.serialise import METADATA, metadata_value
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _HEAT = np.array([(20, 20, 70), (30, 90, 200), (40, 190, 190), (200, 220, 70), (250, 150, 40), (180, 30, 30)], float)
-"""Colours from near to far, or from low to high."""
+"""Colours of depth from near to far."""
 _GOLDEN = 0.61803398875
 _NUMBERS: Mapping[str, int] = {"depth": 1, "colors": 3}
-"""By the reader of a modality."""
+"""Count of numbers that a token represents, by the reader of a modality."""
 _BOX = re.compile(r"v0=(\d+) v1=(\d+) v2=(\d+) v3=(\d+) ((?:(?!v\d=).)+)")
 _FIGURE = re.compile(r"v1=(\d+) v0=(\d+)")
 _NUMBER = re.compile(r"v0=(\d+)")
 Cell = Pixels | str | None
 _SIDE = 128
-"""Pixels of a cell."""
+"""Side of a cell in pixels."""
 _GAP, _HEAD = 6, 18
 _CHARACTERS = 20
-"""Of a line in a cell."""
+"""Characters of a line in a cell."""
 Boxes = Sequence[tuple[str, Sequence[float]]]
-"""Class, and xmin, ymin, xmax, ymax as shares of the image."""
+"""Class and coordinates (xmin, ymin, xmax, ymax, as shares of the image) of each box."""
 _MOST_GUESSES = 64
-"""Texts that are tried as a guess for all."""
+"""Maximum number of texts that are tried as constant guess."""
 _MOST_DECODED = 64
-"""Pictures that a guess is made of, where each takes an image tokenizer."""
+"""Maximum number of images for the constant guess if an image tokenizer decodes them."""
 
 
 class ImageDecoder(Protocol):
-    """Makes images of the tokens (B, P) of an image tokenizer, row by row."""
+    """Decoder of an image tokenizer, from tokens (B, P) in row-major order to images."""
 
     vocab_size: int
-    """Different tokens."""
+    """Number of different tokens."""
     has_numbers: bool
-    """True if pixel values are numbers with a distance; False if they are classes."""
+    """True if pixel values are numbers; False if they are classes."""
 
     def decode(self, ids: Ids, /) -> NDArray[Any]:
-        """As files hold them: uint8 (B, H, W, 3) or (B, H, W), float32 (B, H, W) of depth, (B, C, H, W) of features."""
+        """Return values as in files: uint8 (B, H, W, 3) or (B, H, W); depth float32 (B, H, W); features (B, C, H,
+        W)."""
 
     def pictures(self, ids: Ids, /) -> NDArray[np.uint8]:
-        """uint8 (B, 3, H, W), for people."""
+        """Return images to look at, uint8 (B, 3, H, W)."""
 
 
 def picture(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> Pixels | None:
-    """Return the tokens of an image as a picture, uint8 (H, W, 3), or None if no decoder is available."""
+    """Return the image of tokens, uint8 (H, W, 3), or None if no decoder is available."""
     if modality.name in decoders:
         return decoders[modality.name].pictures(ids_P[None])[0].transpose(1, 2, 0)
-    painted, grid = _PAINTERS.get(modality.reader), ids_P.reshape(modality.grid)
-    if painted is None:
+    paint, grid = _PAINTERS.get(modality.reader), ids_P.reshape(modality.grid)
+    if paint is None:
         return None
     patch = modality.patch_size or 1
-    return np.repeat(np.repeat(painted(modality, grid), patch, axis=0), patch, axis=1)
+    return np.repeat(np.repeat(paint(modality, grid), patch, axis=0), patch, axis=1)
 
 
 def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
-    """Return what the tokens of an image without a tokenizer stand for: of depth deviations, of colours 0 to 255 (P,
-    3), else the ids themselves."""
+    """Return the values that tokens represent without an image tokenizer: depth in standard deviations (P,); colours 0
+    to 255 (P, 3); otherwise the ids (P,)."""
     assert modality.vocab_size is not None
     if modality.reader == "depth":
         return (ids_P + 0.5) / modality.vocab_size * 2 * DepthMap.reach - DepthMap.reach
@@ -87,8 +87,8 @@ def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
 
 
 def numbers_of(modality: Modality) -> int:
-    """Return how many numbers in equal steps a token of an image stands for, the last changing fastest; 0: it is a
-    name."""
+    """Return the count of numbers that an image token represents, in equal steps, the last number changing fastest. 0:
+    the token is a category."""
     return _NUMBERS.get(modality.reader, 0)
 
 
@@ -99,14 +99,14 @@ def _heat(modality: Modality, grid: Ids) -> Pixels:
 
 
 def _classes(modality: Modality, grid: Ids) -> Pixels:
-    """Colours that neighbouring classes do not share; the first is black."""
+    """Return a colour image of classes. Consecutive classes have different colours; the first class is black."""
     number = np.arange(modality.vocab_size or 1)
     hue = number * _GOLDEN % 1 * 6
     value = np.where(number % 3 == 2, 160, 235)
     ramp = [np.abs((hue + shift) % 6 - 3) - 1 for shift in (0, 4, 2)]
-    found = (np.stack(ramp, -1).clip(0, 1) * value[:, None]).astype(np.uint8)
-    found[0] = 0
-    return found[grid]
+    colors = (np.stack(ramp, -1).clip(0, 1) * value[:, None]).astype(np.uint8)
+    colors[0] = 0
+    return colors[grid]
 
 
 _PAINTERS: Mapping[str, Callable[[Modality, Ids], Pixels]] = {
@@ -114,18 +114,18 @@ _PAINTERS: Mapping[str, Callable[[Modality, Ids], Pixels]] = {
     "depth": _heat,
     "classes": _classes,
 }
-"""By the reader of a modality."""
+"""Functions from tokens to an image by the reader of a modality."""
 
 
 def structure(modality: Modality, ids: Ids, vocabulary: TextVocabulary) -> Any:
-    """A sequence as the JSON that its reader reads; a text where it is no such thing."""
+    """Return a sequence in the JSON form of its reader, or as a text if it has no such form."""
     text = vocabulary.decode(ids)
-    made = _STRUCTURES.get(modality.reader)
-    return text if made is None else made(text)
+    parse = _STRUCTURES.get(modality.reader)
+    return text if parse is None else parse(text)
 
 
 def _boxes(text: str) -> dict[str, Any]:
-    """Return the complete boxes; coordinates are shares of the image."""
+    """Return the complete boxes of a text; coordinates are shares of the image."""
     return {
         "instances": [
             {"boxes": [int(value) / 999 for value in sides], "class_name": name.strip(), "score": 1.0}
@@ -146,12 +146,12 @@ def _palette(text: str) -> list[dict[str, list[list[int]]]]:
 
 
 _STRUCTURES: Mapping[str, Callable[[str], Any]] = {"boxes": _boxes, "metadata": _metadata, "palette": _palette}
-"""By the reader of a modality."""
+"""Functions from text to JSON by the reader of a modality."""
 
 
 def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any:
-    """Return a Pillow image of rows with a cell for each heading; pictures keep their shape. Raises MissingPackageError
-    where Pillow is not installed."""
+    """Return a Pillow image of rows with a cell for each heading in `columns`. Images keep their aspect ratio. Raises
+    MissingPackageError if Pillow is not installed."""
     require_pillow("a contact sheet")
     from PIL import Image, ImageDraw
 
@@ -178,76 +178,76 @@ def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any
 
 
 def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]]) -> Pixels:
-    """Return a copy with frames around boxes (shares of the image) and their classes."""
+    """Return a copy of an image with frames and classes of boxes, whose coordinates are shares of the image."""
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(np.ascontiguousarray(image_HW3))
     image = image.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
     draw = ImageDraw.Draw(image)
-    for one in instances:
-        left, top, right, bottom = (value * (_SIDE - 1) for value in one["boxes"])
+    for instance in instances:
+        left, top, right, bottom = (value * (_SIDE - 1) for value in instance["boxes"])
         corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
         draw.rectangle(corners, outline="red")
-        draw.text((corners[0] + 2, corners[1] + 1), one["class_name"], fill="red")
+        draw.text((corners[0] + 2, corners[1] + 1), instance["class_name"], fill="red")
     return np.asarray(image)
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares tokens of a target with the truth. Methods give means over examples by name.
+    """Compares tokens of a target with the truth. Methods return means over examples by the name of a metric.
 
-    Of images `accuracy`, the share of tokens that are equal; where they stand for numbers `error`, the mean distance:
-    of depth in deviations of the image's own, of colours in steps of 256. With a decoder, pictures of tokens are
-    compared, which are as good as the image tokenizer: `error`, or of classes `pixels`, the share that is equal. Of
-    sequences `words`, the harmonic mean of the shares of words that are right among those found and among the true
-    ones, whatever their order; of boxes `iou` too, see `boxes_iou`, and `iou_of_any_class`, which only asks where they
-    are.
+    Images: `accuracy` is the share of equal tokens. If tokens represent numbers, `error` is the mean distance: depth in
+    standard deviations of the image, colours on a scale of 0 to 255. With a decoder, decoded images are compared, so
+    the metric also depends on the image tokenizer: `error`, or for classes `pixels`, the share of equal pixels.
+
+    Sequences: `words` is the harmonic mean of precision and recall of words in any order. Boxes also have `iou` (see
+    `boxes_iou`) and `iou_of_any_class`, which ignores classes.
     """
 
     modality: Modality
     vocabulary: TextVocabulary | None
     decoder: ImageDecoder | None = None
 
-    def figures(self, found: Sequence[Ids], truth: Sequence[Ids]) -> dict[str, float]:
-        """Compare one result of each example."""
+    def figures(self, generated: Sequence[Ids], truth: Sequence[Ids]) -> dict[str, float]:
+        """Return the metrics of one result for each example."""
         if self.modality.kind == "sequence":
             return {
-                name: float(np.mean([agreement(read(a), read(b)) for a, b in zip(found, truth, strict=True)]))
+                name: float(np.mean([agreement(read(a), read(b)) for a, b in zip(generated, truth, strict=True)]))
                 for name, (read, agreement) in self._agreements().items()
             }
-        found_BP = np.stack(found)
-        return self._of_images(found_BP, self._shown(found_BP), truth)
+        generated_BP = np.stack(generated)
+        return self._of_images(generated_BP, self._values(generated_BP), truth)
 
-    def together(self, found: Sequence[Sequence[Ids]], truth: Sequence[Ids]) -> dict[str, float]:
-        """Compare several results of each example taken together: the commonest token (of classes pixel) of each place,
-        and the mean where they are numbers. Images only. `found`: of each example its variations."""
-        votes_BP = np.stack([_commonest(np.stack(own)) for own in found])
-        middle = [_middle(self._shown(np.stack(own))) for own in found]
-        known = [one for one in middle if one is not None]
-        return self._of_images(votes_BP, np.stack(known) if known else None, truth)
+    def together(self, generated: Sequence[Sequence[Ids]], truth: Sequence[Ids]) -> dict[str, float]:
+        """Return the metrics of several results for each example, combined: the most common token (for classes: pixel)
+        of each patch, or the mean of numbers. Images only. `generated`: the variations of each example."""
+        votes_BP = np.stack([_most_common(np.stack(variations)) for variations in generated])
+        centres = [_centre(self._values(np.stack(variations))) for variations in generated]
+        values = [centre for centre in centres if centre is not None]
+        return self._of_images(votes_BP, np.stack(values) if values else None, truth)
 
     def guessed(self, known: Sequence[Ids], truth: Sequence[Ids]) -> dict[str, float]:
-        """Compare the best guess that is the same for every example, made from known ones. `accuracy`: the commonest
-        token. `error`: the mean of each place. `pixels`: the commonest class of each place. `words`: of the known texts
-        the one that agrees most with the others. `iou` and `iou_of_any_class`: of the known boxes those that agree most
-        with the others."""
+        """Return the metrics of the best constant guess from `known` contents. It is, for `accuracy`, the most common
+        token; for `error`, the mean at each position; for `pixels`, the most common class at each position; for
+        `words`, `iou` and `iou_of_any_class`, the known content that agrees best with the others."""
         if self.modality.kind == "sequence":
-            named = {}
+            metrics = {}
             for name, (read, agreement) in self._agreements().items():
-                tried = [read(ids) for ids in known[:: max(1, len(known) // _MOST_GUESSES)]]
-                scores = [sum(agreement(one, other) for other in tried) for one in tried]
-                best = tried[scores.index(max(scores))]
-                named[name] = float(np.mean([agreement(best, read(ids)) for ids in truth]))
-            return named
+                candidates = [read(ids) for ids in known[:: max(1, len(known) // _MOST_GUESSES)]]
+                scores = [sum(agreement(guess, other) for other in candidates) for guess in candidates]
+                best = candidates[scores.index(max(scores))]
+                metrics[name] = float(np.mean([agreement(best, read(ids)) for ids in truth]))
+            return metrics
         known_BP = np.stack(known)
         token = np.bincount(known_BP.ravel()).argmax()
         if self.decoder is not None:
             known_BP = known_BP[:: -(-len(known_BP) // _MOST_DECODED)]
-        middle = _middle(self._shown(known_BP))
-        return self._of_images(token, None if middle is None else middle[None], truth)
+        centre = _centre(self._values(known_BP))
+        return self._of_images(token, None if centre is None else centre[None], truth)
 
     def _agreements(self) -> Mapping[str, tuple[Any, Any]]:
-        """By name, a function of the ids of a sequence, and another of how far two of its results agree."""
+        """Return two functions for each metric: one reads the ids of a sequence, the other compares two of its
+        results."""
         vocabulary = self.vocabulary
         assert vocabulary is not None
 
@@ -256,78 +256,83 @@ class Judge:
 
         def boxes(ids: Ids) -> Boxes:
             instances = structure(self.modality, ids, vocabulary)["instances"]
-            return [(one["class_name"], one["boxes"]) for one in instances]
+            return [(instance["class_name"], instance["boxes"]) for instance in instances]
 
-        found: dict[str, tuple[Any, Any]] = {"words": (words, overlap)}
+        agreements: dict[str, tuple[Any, Any]] = {"words": (words, overlap)}
         if self.modality.reader == "boxes":
-            found |= {"iou": (boxes, boxes_iou), "iou_of_any_class": (boxes, partial(boxes_iou, of_any_class=True))}
-        return found
+            agreements |= {
+                "iou": (boxes, boxes_iou),
+                "iou_of_any_class": (boxes, partial(boxes_iou, of_any_class=True)),
+            }
+        return agreements
 
     def _of_images(self, ids: Any, values: NDArray | None, truth: Sequence[Ids]) -> dict[str, float]:
         truth_BP = np.stack(truth)
-        true_values = self._shown(truth_BP)
-        found = {"accuracy": float((ids == truth_BP).mean())}
+        true_values = self._values(truth_BP)
+        metrics = {"accuracy": float((ids == truth_BP).mean())}
         if values is None or true_values is None:
-            return found
+            return metrics
         if true_values.dtype.kind == "f":
-            return found | {"error": float(np.abs(values - true_values).mean())}
-        return found | {"pixels": float((values == true_values).mean())}
+            return metrics | {"error": float(np.abs(values - true_values).mean())}
+        return metrics | {"pixels": float((values == true_values).mean())}
 
-    def _shown(self, ids_BP: Ids) -> NDArray | None:
-        """(B, ...) what tokens stand for: floats, or integers of classes; None: nobody knows."""
+    def _values(self, ids_BP: Ids) -> NDArray | None:
+        """Return the values that tokens represent, (B, ...): floats, or integers for classes; None: there is no
+        decoder."""
         if self.decoder is None:
             return values_of(self.modality, ids_BP) if numbers_of(self.modality) else None
         return self.decoder.decode(ids_BP).astype(np.float64 if self.decoder.has_numbers else np.int64)
 
 
-def _commonest(ids_VP: Ids) -> Ids:
-    """(P,) of V variations; of equally common ones the smallest."""
+def _most_common(ids_VP: Ids) -> Ids:
+    """Return the most common id at each position, (P,). Of equally common ids, the smallest is taken."""
     return np.array([np.bincount(own).argmax() for own in ids_VP.T], np.int32)
 
 
-def _middle(values_B: NDArray | None) -> NDArray | None:
-    """Return one for all: the mean, or of each place the commonest class."""
+def _centre(values_B: NDArray | None) -> NDArray | None:
+    """Return the mean of numbers, or the most common class at each position; None for None."""
     if values_B is None or values_B.dtype.kind == "f":
         return None if values_B is None else values_B.mean(axis=0)
-    return _commonest(values_B.reshape(len(values_B), -1)).reshape(values_B.shape[1:])
+    return _most_common(values_B.reshape(len(values_B), -1)).reshape(values_B.shape[1:])
 
 
-def boxes_iou(found: Boxes, truth: Boxes, *, of_any_class: bool = False) -> float:
-    """Return the intersection over union of boxes that belong together, as a mean over the larger number of boxes.
-    Those of the same class (or of any) that lie best on each other belong together, each to at most one; two empty
-    lists agree."""
-    if not found and not truth:
+def boxes_iou(generated: Boxes, truth: Boxes, *, of_any_class: bool = False) -> float:
+    """Return the sum of intersection over union of matched boxes, divided by the larger number of boxes. Boxes are
+    matched greedily by overlap, within the same class or with `of_any_class` in all classes, each at most once. Two
+    empty lists have the value 1."""
+    if not generated and not truth:
         return 1.0
     pairs = [
         (_iou(a, b), i, j)
-        for i, (name, a) in enumerate(found)
+        for i, (name, a) in enumerate(generated)
         for j, (other, b) in enumerate(truth)
         if of_any_class or name == other
     ]
-    total, used_found, used_truth = 0.0, set[int](), set[int]()
+    total, used_generated, used_truth = 0.0, set[int](), set[int]()
     for value, i, j in sorted(pairs, reverse=True):
-        if i not in used_found and j not in used_truth:
+        if i not in used_generated and j not in used_truth:
             total += value
-            used_found.add(i)
+            used_generated.add(i)
             used_truth.add(j)
-    return total / max(len(found), len(truth))
+    return total / max(len(generated), len(truth))
 
 
-def _iou(one: Sequence[float], other: Sequence[float]) -> float:
-    width, height = (min(one[2 + a], other[2 + a]) - max(one[a], other[a]) for a in (0, 1))
+def _iou(box: Sequence[float], other_box: Sequence[float]) -> float:
+    width, height = (min(box[2 + a], other_box[2 + a]) - max(box[a], other_box[a]) for a in (0, 1))
     shared = max(width, 0.0) * max(height, 0.0)
-    whole = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)) - shared
+    whole = sum((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other_box)) - shared
     return shared / whole if whole > 0 else 0.0
 
 
-def overlap(found: Counter[str], truth: Counter[str]) -> float:
-    """Harmonic mean of precision and recall of words with their numbers; two empty texts agree."""
-    total = found.total() + truth.total()
-    return 2 * (found & truth).total() / total if total else 1.0
+def overlap(generated: Counter[str], truth: Counter[str]) -> float:
+    """Return the harmonic mean of precision and recall of words, with their counts; 1 for two empty texts."""
+    total = generated.total() + truth.total()
+    return 2 * (generated & truth).total() / total if total else 1.0
 
 
 def spread(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:
-    """(set, sample) of at most `num` samples, spread evenly over all of them."""
+    """Return the indices (data set, sample) of at most `num` samples, spread evenly over all samples. `sizes`: number
+    of samples in each data set."""
     ends = np.cumsum([0, *sizes])
     chosen: NDArray[np.int64] = np.unique(np.linspace(0, ends[-1] - 1, min(num, int(ends[-1]))).astype(np.int64))
     number = np.searchsorted(ends, chosen, side="right") - 1
