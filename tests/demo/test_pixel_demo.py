@@ -64,7 +64,7 @@ def test_the_task_tells_what_guessing_scores(tmp_path: Path) -> None:
 
 
 def test_without_a_font_the_demo_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo, "installed_font", lambda: None)
     with pytest.raises(InputError, match=r"--font FILE\.ttf, or: pip install 'pretrainkit\[demo\]'"):
         demo.run_demo(tmp_path / "demo", 200)
     assert not (tmp_path / "demo").exists()

@@ -169,6 +169,9 @@ def pack(
     max_bad: Annotated[
         int, Option(min=0, help="Skip at most this many bad images, empty captions and truncated archives.")
     ] = 0,
+    heldout: Annotated[
+        float, Option(help="Share of images for OUT/valid, by a hash of their files, of a set without held-out images.")
+    ] = 0.0,
     json_output: Json = False,
 ) -> None:
     """Write a set of pairs as tars (webdataset) with a manifest: OUT/train and OUT/valid. They appear when complete."""
@@ -177,7 +180,7 @@ def pack(
     parts = _open(set_path, split, format, image_key, caption_key)
     with shown_stages() as progress:
         manifests = _reader().pack_pairs(
-            parts, out, shard_bytes=parse_bytes(shard_size), max_bad=max_bad, progress=progress
+            parts, out, shard_bytes=parse_bytes(shard_size), max_bad=max_bad, heldout=heldout, progress=progress
         )
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))

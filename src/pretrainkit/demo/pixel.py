@@ -1,7 +1,6 @@
 """The PIXEL demo: text is drawn, a model learns to draw what is hidden, and then to name parts of speech."""
 
 from collections import Counter
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import numpy as np
 from pretrainkit.demo.sentences import as_text, paragraphs, sentences
 from pretrainkit.demo.walk import Walk, pretrainkit, read_json, write_json_lines
 from pretrainkit.errors import InputError, import_optional
+from pretrainkit.rendering.fonts import installed_font
 
 NUM_PARAGRAPHS = 900
 MAX_PATCHES = 48
 NUM_TAGGED, NUM_HELD_OUT = 300, 200
 """Sentences with parts of speech: to train on, and to be asked about."""
 TEXT_SEED, TRAIN_SEED, HELD_OUT_SEED = 1, 2, 3
-FONT = "DejaVuSansMono.ttf"
-"""Its letters are equally wide, so that a patch holds two of them."""
 SCRIPTS = {
     "Latin": "All human beings are born free and equal in dignity and rights.",
     "Greek": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα.",
@@ -95,12 +93,8 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
 def default_font() -> Path:
     """Return DejaVu Sans Mono of the package matplotlib, which is not imported. Raises InputError where it is not
     installed."""
-    found = find_spec("matplotlib")
-    places = (found.submodule_search_locations if found is not None else None) or ()
-    for place in places:
-        path = Path(place, "mpl-data", "fonts", "ttf", FONT)
-        if path.is_file():
-            return path
+    if (path := installed_font()) is not None:
+        return path
     raise InputError(
         "the demo draws text, and there is no font: it takes DejaVu Sans Mono of the package matplotlib\n"
         "  name a font of yours: pretrainkit demo pixel --font FILE.ttf, or: pip install 'pretrainkit[demo]'"

@@ -52,6 +52,8 @@ def shown(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"{len(value)} in {CONFIG}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -86,7 +88,11 @@ def _yaml(tree: Mapping[str, Any], indent: str) -> Iterable[str]:
                 value.reason, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
             )
             # JSON is YAML.
-            yield f"{indent}{name}: {json.dumps(value.value, ensure_ascii=False)}"
+            if isinstance(value.value, list) and value.value and isinstance(value.value[0], dict):
+                yield f"{indent}{name}:"
+                yield from (f"{indent}  - {json.dumps(item, ensure_ascii=False)}" for item in value.value)
+            else:
+                yield f"{indent}{name}: {json.dumps(value.value, ensure_ascii=False)}"
         else:
             yield f"{indent}{name}:"
             yield from _yaml(value, f"{indent}  ")

@@ -349,9 +349,17 @@ class ReadsPairs(Capability[Run]):
 
     @abstractmethod
     def pack_pairs(
-        self, parts: Mapping[Split, Any], out: Path, *, shard_bytes: int, max_bad: int, progress: Progress
+        self,
+        parts: Mapping[Split, Any],
+        out: Path,
+        *,
+        shard_bytes: int,
+        max_bad: int,
+        heldout: float,
+        progress: Progress,
     ) -> dict[str, dict[str, Any]]:
-        """Write a set as tar files, completely or not at all, and return the manifest of each split."""
+        """Write a set as tar files, completely or not at all, and return the manifest of each split. `heldout` is the
+        share of images for "valid" of a set without held-out images."""
 
     @abstractmethod
     def write_captions(self, sets: Sequence[Any], out: Path) -> int:

@@ -2,6 +2,7 @@
 
 import struct
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,17 @@ SUFFIXES = (".ttf", ".otf", ".ttc", ".otc")
 
 _COLLECTION = b"ttcf"
 """First bytes of a file with several faces (OpenType 1.9)."""
+
+
+def installed_font() -> Path | None:
+    """Return DejaVu Sans Mono of the package matplotlib, which is not imported; None if it is not installed. Its
+    letters are equally wide, so that a patch of the usual size holds two of them."""
+    found = find_spec("matplotlib")
+    for place in (found.submodule_search_locations if found is not None else None) or ():
+        path = Path(place, "mpl-data", "fonts", "ttf", "DejaVuSansMono.ttf")
+        if path.is_file():
+            return path
+    return None
 
 
 def font_files(main: str, fallbacks: tuple[str, ...]) -> list[Path]:

@@ -1,15 +1,19 @@
 """A set as tars (webdataset), which network file systems and other tools like better than a million small files; and
 its captions as documents, to train a tokenizer on."""
 
+import hashlib
 import io
 import json
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.errors import DataError
+import numpy as np
+
+from pretrainkit.errors import DataError, InputError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
@@ -21,24 +25,39 @@ _FORMAT = "pretrainkit image-text pairs 1"
 
 
 def pack(
-    splits: Mapping[Split, Pairs], out: Path, *, shard_bytes: int, max_bad: int = 0, progress: Progress | None = None
+    splits: Mapping[Split, Pairs],
+    out: Path,
+    *,
+    shard_bytes: int,
+    max_bad: int = 0,
+    heldout: float = 0.0,
+    progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Write OUT/SPLIT/00000.tar, ... and OUT/SPLIT/manifest.json, all of it or nothing, and return the manifests.
 
     One sample for each image, in the order of first rows: NUMBER.jpg (the file as it is), NUMBER.txt (its first
     caption, which is what other tools read) and NUMBER.json (all captions, their ids, the image's id and name).
 
+    With `heldout`, this share of the images is written to "valid", at least one: those whose files have the lowest
+    hashes, so that copies of an image are never on both sides.
+
     `shard_bytes`: a shard ends with the sample that reaches it. At most `max_bad` images that are missing or cannot be
     decoded, rows without a caption, and archives that break off are left out (and counted). Raises DataError where
-    there is more bad data, InputError where `out` exists or cannot be written.
+    there is more bad data, InputError where `out` exists or cannot be written, or `heldout` cannot be.
     """
     manifests: dict[str, dict[str, Any]] = {}
+    progress = progress or Quiet()
+    parts: dict[Split, tuple[Pairs, frozenset[int] | None]] = {name: (pairs, None) for name, pairs in splits.items()}
+    if heldout:
+        pairs = _only_train(splits, heldout)
+        held_out, others = _by_hash(pairs, heldout, progress)
+        parts = {"train": (pairs, others), "valid": (pairs, held_out)}
     with new_folder(out) as aside:
-        for name, pairs in splits.items():
+        for name, (pairs, images) in parts.items():
             folder = aside / name
             folder.mkdir()
             left_out = _LeftOut(pairs, max_bad)
-            shards = _write_shards(_samples(pairs, left_out, progress or Quiet()), folder, shard_bytes)
+            shards = _write_shards(_samples(pairs, left_out, progress, images), folder, shard_bytes)
             manifests[name] = {
                 "format": _FORMAT,
                 "made_by": made_by(),
@@ -51,6 +70,38 @@ def pack(
             }
             write_manifest(folder, manifests[name])
     return manifests
+
+
+def _only_train(splits: Mapping[Split, Pairs], heldout: float) -> Pairs:
+    """Return the only split. Raises InputError if there is held-out data already, or an impossible share."""
+    if not 0 < heldout < 1:
+        raise InputError(f"--heldout is {heldout:g}\n  give a share between 0 and 1, such as --heldout 0.05")
+    if set(splits) != {"train"}:
+        raise InputError(
+            f"--heldout {heldout:g}, but the set has held-out images already\n"
+            "  leave out --heldout, or take the training images alone: --split train"
+        )
+    return splits["train"]
+
+
+def _by_hash(pairs: Pairs, heldout: float, progress: Progress) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the ids of the held-out images and those of the others. Unreadable images are among the others. Raises
+    InputError if there are fewer than two different images."""
+    ids, first_rows = np.unique(pairs.image_ids, return_index=True)
+    progress.stage(f"choosing held-out images of {pairs.name}", len(ids), "image")
+    hashes: dict[int, bytes] = {}
+    for image, row in zip(ids.tolist(), first_rows.tolist(), strict=True):
+        with suppress(BadImage):
+            hashes[image] = hashlib.blake2b(pairs.read_image(row), digest_size=8).digest()
+        progress.advance(1)
+    different = sorted(set(hashes.values()))
+    if len(different) < 2:
+        raise InputError(
+            f"--heldout {heldout:g}: {pairs.name} has no two different images\n  leave out --heldout, or add images"
+        )
+    last = different[min(max(1, round(heldout * len(different))), len(different) - 1) - 1]
+    held_out = frozenset(image for image, found in hashes.items() if found <= last)
+    return held_out, frozenset(ids.tolist()) - held_out
 
 
 def write_captions(sets: Sequence[Pairs], out: Path) -> int:
@@ -90,10 +141,15 @@ class _LeftOut:
         self.counts[error.reason] += 1
 
 
-def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[tuple[dict[str, bytes], int]]:
-    """The files of each image with its captions, by ending, and how many captions those are."""
+def _samples(
+    pairs: Pairs, left_out: _LeftOut, progress: Progress, images: frozenset[int] | None
+) -> Iterator[tuple[dict[str, bytes], int]]:
+    """The files of each image with its captions, by ending, and how many captions those are. `images` are the ids of
+    the images to use; None: all."""
     rows_of_image: dict[int, list[int]] = {}
     for row, image in enumerate(pairs.image_ids.tolist()):
+        if images is not None and image not in images:
+            continue
         rows_of_image.setdefault(image, []).append(row)
     progress.stage(f"packing {pairs.name}", len(rows_of_image), "image")
     for image, rows in rows_of_image.items():

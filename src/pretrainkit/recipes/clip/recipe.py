@@ -16,6 +16,7 @@ from pretrainkit.recipes.capabilities import (
     KeepsTokenizer,
     PlansWithoutData,
     ReadsPairs,
+    StartsProjects,
 )
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pretrainkit.eval.probe import ImageEncoder
     from pretrainkit.recipes.clip.objective import ClipObjective
     from pretrainkit.recipes.clip.pairs import Pairs
+    from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
     from pretrainkit.workers.processes import Progress
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 class Clip(
     Recipe[ClipRun],
     PlansWithoutData[ClipRun],
+    StartsProjects[ClipRun],
     CachesFeatures[ClipRun],
     KeepsTokenizer[ClipRun],
     Evaluates[ClipRun],
@@ -85,6 +88,13 @@ class Clip(
         from pretrainkit.recipes.clip.source import assumed_batch
 
         return assumed_batch(config, num_examples)
+
+    reads = "images with captions: folders, tables, tars"
+
+    def propose(self, request: ProjectRequest) -> Proposal:
+        from pretrainkit.recipes.clip.project import propose
+
+        return propose(request)
 
     def open_data(self, config: ClipRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.clip.source import open_source
@@ -217,11 +227,18 @@ class Clip(
         check_held_out(train, valid)
 
     def pack_pairs(
-        self, parts: Mapping[Split, Pairs], out: Path, *, shard_bytes: int, max_bad: int, progress: Progress
+        self,
+        parts: Mapping[Split, Pairs],
+        out: Path,
+        *,
+        shard_bytes: int,
+        max_bad: int,
+        heldout: float,
+        progress: Progress,
     ) -> dict[str, dict[str, Any]]:
         from pretrainkit.recipes.clip.pack import pack
 
-        return pack(parts, out, shard_bytes=shard_bytes, max_bad=max_bad, progress=progress)
+        return pack(parts, out, shard_bytes=shard_bytes, max_bad=max_bad, heldout=heldout, progress=progress)
 
     def write_captions(self, sets: Sequence[Pairs], out: Path) -> int:
         from pretrainkit.recipes.clip.pack import write_captions

@@ -217,7 +217,7 @@ class Caption(Reader):
     suffixes = (".txt", *JSON_SUFFIXES)
 
     def read(self, content: bytes, request: Request) -> str:
-        texts = _texts(content, request.name)
+        texts = texts_of(content, request.name)
         if len(texts) == 1:
             return texts[0]
         if request.data.aligned_captions and 0 < request.part.number < len(texts):
@@ -348,7 +348,7 @@ def _json(content: bytes, name: str) -> Any:
         raise DataError(f"{name} is not valid JSON: {error}\n  replace the file or leave out its sample") from error
 
 
-def _texts(content: bytes, name: str) -> list[str]:
+def texts_of(content: bytes, name: str) -> list[str]:
     """Return all texts of a caption file, at least one."""
     value: Any = content.decode(errors="replace")
     if name.endswith(JSON_SUFFIXES):
@@ -361,6 +361,14 @@ def _texts(content: bytes, name: str) -> list[str]:
     if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(f'{name} contains no texts\n  write a text, a list of texts, or a list of {{"caption": text}}')
     return [text.strip() for text in texts]
+
+
+def boxes_of(content: bytes, name: str) -> list[str]:
+    """Return the class of each box of a file. Raises DataError if it does not hold boxes."""
+    try:
+        return [str(one["class_name"]) for one in _json(content, name)["instances"] if len(one["boxes"]) == 4]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{name} does not contain boxes\n  replace the file or leave out its sample") from error
 
 
 def _unfit(request: Request, what: str) -> DataError:

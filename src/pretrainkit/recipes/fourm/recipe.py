@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.capabilities import ChecksFiles, EncodesImages, Generates, KeepsTokenizer, PlansWithoutData
+from pretrainkit.recipes.capabilities import (
+    ChecksFiles,
+    EncodesImages,
+    Generates,
+    KeepsTokenizer,
+    PlansWithoutData,
+    StartsProjects,
+)
 from pretrainkit.recipes.exchange import ImportedConfig, ImportedModel, ReadsConfigs, ReadsFiles, WritesFiles
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.presets import PRESETS
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.source import BatchSource
     from pretrainkit.eval.probe import ImageEncoder
     from pretrainkit.recipes.fourm.objective import FourMObjective
+    from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.workers.processes import Progress
 
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 class FourM(
     Recipe[FourMRun],
     PlansWithoutData[FourMRun],
+    StartsProjects[FourMRun],
     ChecksFiles[FourMRun],
     KeepsTokenizer[FourMRun],
     Generates[FourMRun],
@@ -59,6 +68,13 @@ class FourM(
         from pretrainkit.recipes.fourm.batch import assumed_batch
 
         return assumed_batch(config, num_examples)
+
+    reads = "aligned files: a folder for each modality, such as rgb, depth, seg, caption, det"
+
+    def propose(self, request: ProjectRequest) -> Proposal:
+        from pretrainkit.recipes.fourm.project import propose
+
+        return propose(request)
 
     def open_data(self, config: FourMRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.fourm.source import open_source

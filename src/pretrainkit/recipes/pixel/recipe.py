@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.capabilities import CorruptsWords, EncodesText, FitsWeights, KeepsTokenizer, PlansWithoutData
+from pretrainkit.recipes.capabilities import (
+    CorruptsWords,
+    EncodesText,
+    FitsWeights,
+    KeepsTokenizer,
+    PlansWithoutData,
+    StartsProjects,
+)
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ConvertsClassifiers,
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.pixel.objective import PixelObjective
+    from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 class Pixel(
     Recipe[PixelRun],
     PlansWithoutData[PixelRun],
+    StartsProjects[PixelRun],
     KeepsTokenizer[PixelRun],
     EncodesText[PixelRun],
     ConvertsClassifiers[PixelRun],
@@ -68,6 +77,13 @@ class Pixel(
         from pretrainkit.recipes.pixel.source import assumed_batch
 
         return assumed_batch(config, num_examples)
+
+    reads = "text, and fonts if others than the installed one are wanted"
+
+    def propose(self, request: ProjectRequest) -> Proposal:
+        from pretrainkit.recipes.pixel.project import propose
+
+        return propose(request)
 
     def open_data(self, config: PixelRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.pixel.source import open_source

@@ -1,0 +1,110 @@
+"""Pairs in folders of no known format: images with a table of captions, or with a text file of the same name each."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.survey import LeftOut
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
+
+IMAGE_COLUMNS = ("image", "filepath", "file_name", "filename", "image_path", "image_name", "path")
+CAPTION_COLUMNS = ("caption", "text", "title", "captions")
+_TABLES = (".csv", ".tsv", ".jsonl", ".txt")
+"""Some sets call a table of values between commas captions.txt."""
+_COLUMNS = ("image", "image_id", "caption", "caption_id")
+
+
+@dataclass(frozen=True)
+class LoosePairs:
+    """Images of a folder with their captions."""
+
+    folder: str
+    captions: dict[str, list[str]]
+    """Name of each image, relative to the folder, to its captions."""
+    left_out: tuple[LeftOut, ...]
+
+    def table(self) -> str:
+        """Return the content of train_anno.csv."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        number = 0
+        for image_id, (image, captions) in enumerate(self.captions.items()):
+            for caption in captions:
+                writer.writerow((image, image_id, caption, number))
+                number += 1
+        return file.getvalue()
+
+
+def find_loose_pairs(folder: str) -> LoosePairs:
+    """Find images and captions below a folder. Raises DataError if there are no images, or none has a caption."""
+    files = [
+        os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names
+    ]
+    images = sorted(name for name in files if name.lower().endswith(tuple(f".{ending}" for ending in IMAGE_ENDINGS)))
+    if not images:
+        raise DataError(f"{folder} holds no images ({', '.join(IMAGE_ENDINGS)})\n  give a folder with images")
+    captions: dict[str, list[str]] = {}
+    num_unknown, unknown = 0, ""
+    by_name = {Path(image).name: image for image in images}
+    known = set(images)
+    for table in sorted(name for name in files if name.lower().endswith(_TABLES)):
+        for name, caption in _rows(os.path.join(folder, table)):
+            beside = os.path.normpath(os.path.join(os.path.dirname(table), name))
+            image = beside if beside in known else by_name.get(Path(name).name)
+            if image is None:
+                num_unknown, unknown = num_unknown + 1, unknown or name
+            elif caption:
+                captions.setdefault(image, []).append(caption)
+    for image in images:
+        text = Path(folder, image).with_suffix(".txt")
+        if image not in captions and text.is_file():
+            lines = text.read_text(encoding="utf-8", errors="replace").splitlines()
+            if found := [line.strip() for line in lines if line.strip()]:
+                captions[image] = found
+    if not captions:
+        raise DataError(
+            f"{folder} holds {len(images):,} images but no captions\n"
+            "  add a table captions.csv with the columns image and caption, or a text file beside each image, such as "
+            f"{Path(images[0]).with_suffix('.txt')}"
+        )
+    without = [image for image in images if image not in captions]
+    left_out = [LeftOut("images without a caption", len(without), tuple(without[:3]))] if without else []
+    if num_unknown:
+        left_out.append(LeftOut("captions of images that do not exist", num_unknown, (unknown,)))
+    return LoosePairs(folder, {image: captions[image] for image in images if image in captions}, tuple(left_out))
+
+
+def _rows(path: str) -> Iterable[tuple[str, str]]:
+    """Yield image and caption of each row of a table; nothing if the file is not a table with these columns."""
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        if path.lower().endswith(".jsonl"):
+            rows: Iterable[dict[str, Any]] = (row for row in map(_object, file) if row is not None)
+        else:
+            rows = csv.DictReader(file, delimiter="\t" if path.lower().endswith(".tsv") else ",")
+        for row in rows:
+            image, caption = _first(row, IMAGE_COLUMNS), _first(row, CAPTION_COLUMNS)
+            if image is None or caption is None:
+                return
+            for text in caption if isinstance(caption, list) else [caption]:
+                yield str(image).strip(), str(text).strip()
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _first(row: dict[str, Any], names: Sequence[str]) -> Any:
+    return next((row[name] for name in names if row.get(name) is not None), None)

@@ -1,0 +1,220 @@
+"""Proposal of a CLIP project from images with captions."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.corpus.survey import LeftOut
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.clip.checks import check_held_out
+from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.loose_pairs import LoosePairs, find_loose_pairs
+from pretrainkit.recipes.clip.open_pairs import open_pairs
+from pretrainkit.recipes.clip.pairs import Pairs
+from pretrainkit.recipes.clip.scan import scan
+from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, Stage
+from pretrainkit.recipes.recipe import Split
+from pretrainkit.recipes.text_projects import length_decisions
+
+CAPTIONS, WORDS, TOKENIZER = "data/captions.jsonl", "data/words.tsv", "data/tokenizer"
+_HELDOUT_SHARE, _HELDOUT_IMAGES, _MOST_SHARE = 0.05, (50, 1_000), 0.2
+"""Usual share of held-out images, their least and largest number, and the largest share."""
+_LARGE_PAIRS, _LARGE_HOURS = 1_000_000, 24.0
+_LONG_WORDS = 15
+"""Words of a caption from which on the text tower reads as many tokens as it can."""
+_VOCABULARIES = ((20_000, 8_000), (500_000, 16_000), (math.inf, 32_000))
+"""Fewer pairs than this get so many pieces."""
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """A set of pairs as it was found."""
+
+    name: str
+    path: str
+    """Path for commands, which run in the project."""
+    facts: dict[Split, dict[str, Any]]
+    """Statistics of each split; only "train" if nothing is held out."""
+    captions: list[str]
+    """Captions in training."""
+    loose: LoosePairs | None
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def num_bad(self) -> int:
+        """Bad images, empty captions and torn files, which `data pack` must be allowed to leave out."""
+        bad = [entry for found in self.facts.values() for entry in found["bad"].values()]
+        return sum(entry["count"] for entry in bad)
+
+
+def propose(request: ProjectRequest) -> Proposal:
+    """Return the proposal. Raises DataError if there are no images with captions."""
+    sets = [_find(path, number, request) for number, path in enumerate(request.data)]
+    num_pairs = sum(one.facts["train"]["pairs"] for one in sets)
+    num_images = sum(one.facts["train"]["images"] for one in sets)
+    stages, paths, heldout = list[Stage](), list[str](), list[Decision]()
+    for one in sets:
+        if "valid" in one.facts and not one.num_bad:
+            paths.append(one.path)
+            heldout.append(_held_out(one, "the set has held-out images", len(sets)))
+            continue
+        out = "data/pairs" if len(sets) == 1 else f"data/{one.name}"
+        allowed = ("--max-bad", str(one.num_bad)) if one.num_bad else ()
+        share: tuple[str, ...] = ()
+        if "valid" in one.facts:
+            heldout.append(_held_out(one, "the set has held-out images", len(sets)))
+        else:
+            decision = _held_out_share(one, len(sets))
+            heldout.append(decision)
+            share = ("--heldout", repr(decision.value))
+        command = ("data", "pack", one.path, *share, *allowed, "--out", out)
+        stages.append(Stage(f"Pack the pairs of {one.name} into archives", command, unless=out))
+        paths.append(out)
+    words = [len(caption.split()) for one in sets for caption in one.captions]
+    distinct = {word for one in sets for caption in one.captions for word in caption.split()}
+    usual = next(pieces for limit, pieces in _VOCABULARIES if num_pairs < limit)
+    reachable = 2 * len({*"".join(distinct)}) + len(distinct) // 2
+    vocab_size = max(100, min(usual, reachable))
+    reason = f"usual for {num_pairs:,} captions" if vocab_size == usual else f"for {len(distinct):,} different words"
+    train = ("tokenizer", "train", WORDS, "--kind", "wordpiece", "--vocab-size", str(vocab_size), "--out", TOKENIZER)
+    stages += [
+        Stage("Collect the captions", ("data", "captions", *paths, "--out", CAPTIONS), unless=CAPTIONS),
+        Stage("Count words", ("corpus", "count-words", CAPTIONS, "--out", WORDS)),
+        Stage("Train a vocabulary", train, unless=f"{TOKENIZER}/manifest.json"),
+    ]
+    is_large = request.has_accelerator and num_pairs >= _LARGE_PAIRS and request.hours >= _LARGE_HOURS
+    told = f"{request.hours:g} hours on {request.device} and {num_pairs:,} pairs"
+    preset, usual_batch = ("clip/vit-b-32", 4096) if is_large else ("clip/tiny", 128)
+    batch_size = min(usual_batch, 2 ** int(math.log2(max(4, num_pairs // 4))))
+    has_several = num_pairs > num_images
+    decisions = [
+        *heldout,
+        Decision("vocabulary", vocab_size, f"{reason}; WordPiece", is_setting=False),
+        Decision("preset", preset, f"{told}: {_why(is_large)}", is_setting=False),
+        Decision("data.train", paths, "sets of pairs to train on"),
+        Decision("data.valid", paths, "the same sets; their held-out parts are used"),
+        Decision("data.tokenizer", TOKENIZER, "vocabulary of the captions"),
+        Decision("data.batch_size", batch_size, f"larger batches teach more; there are {num_pairs:,} pairs"),
+    ]
+    if not is_large:
+        crop = {"op": "random_resize_crop", "size": 64, "scale": [0.5, 1.0]}
+        decisions.append(
+            Decision("data.train_transforms", [crop], "crops of at least half the image still show what captions name")
+        )
+        long = float(np.percentile(words, 95)) > _LONG_WORDS
+        length = 32 if long else 25
+        reason = f"5 % of the captions have more than {np.percentile(words, 95):.0f} words"
+        decisions.append(Decision("data.max_length", length, f"{reason}; tokens of a caption"))
+    if has_several:
+        reason = f"{num_pairs:,} pairs of {num_images:,} images: pairs of the same image are not negatives"
+        decisions.append(Decision("objective.duplicates", "ignore", reason))
+    left_out = [one for found in sets for one in (*found.left_out, *_bad(found))]
+    return Proposal(
+        preset=preset,
+        found={one.name: _described(one) for one in sets},
+        left_out=tuple(left_out),
+        decisions=(*decisions, *length_decisions(request)),
+        stages=tuple(stages),
+        export_format="huggingface",
+        write_files=lambda folder: _write_tables(folder, sets),
+    )
+
+
+def _why(is_large: bool) -> str:
+    return "enough for 151 M parameters" if is_large else "two small towers on images of 64 x 64 pixels"
+
+
+def _find(path: str, number: int, request: ProjectRequest) -> PairSet:
+    """Open a set in whatever form it has, and look at all of it. Raises DataError if it has no pairs."""
+    name = re.sub(r"\W+", "-", Path(path).name.partition(".")[0]) or f"set-{number}"
+    try:
+        opened: dict[Split, Pairs] = {"train": open_pairs(ClipSourceConfig(path=path), "train")}
+    except DataError as error:
+        if not os.path.isdir(path):
+            raise DataError(f"{path} is no set of image-text pairs\n  {error}") from error
+        return _find_loose(find_loose_pairs(path), name, request)
+    try:
+        valid = open_pairs(ClipSourceConfig(path=path), "valid")
+        if valid.fingerprint != opened["train"].fingerprint:
+            opened["valid"] = valid
+    except DataError:
+        pass  # nothing is held out yet
+    if "valid" in opened:
+        check_held_out([opened["train"]], [opened["valid"]])
+    facts = {split: scan(pairs, progress=request.progress) for split, pairs in opened.items()}
+    skipped = {reason: count for pairs in opened.values() for reason, count in pairs.skipped.items()}
+    left_out = tuple(LeftOut(f"entries: {reason}", count, (path,)) for reason, count in skipped.items())
+    train = opened["train"]
+    return PairSet(name, path, facts, _captions(train), None, left_out)
+
+
+def _find_loose(loose: LoosePairs, name: str, request: ProjectRequest) -> PairSet:
+    with tempfile.TemporaryDirectory() as folder:
+        _write_table(Path(folder), loose)
+        pairs = open_pairs(ClipSourceConfig(path=folder, name=name), "train")
+        facts = scan(pairs, progress=request.progress)
+        return PairSet(name, f"raw/{name}", {"train": facts}, _captions(pairs), loose, loose.left_out)
+
+
+def _captions(pairs: Pairs) -> list[str]:
+    return [text for text in map(pairs.caption, range(len(pairs))) if text]
+
+
+def _write_tables(folder: Path, sets: Sequence[PairSet]) -> None:
+    for one in sets:
+        if one.loose is not None:
+            _write_table(folder / one.path, one.loose)
+
+
+def _write_table(folder: Path, loose: LoosePairs) -> None:
+    """Write the table of a set whose images stay where they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train").symlink_to(loose.folder, target_is_directory=True)
+    (folder / "train_anno.csv").write_text(loose.table(), encoding="utf-8")
+
+
+def _held_out_share(one: PairSet, num_sets: int) -> Decision:
+    """Decide on the share of images to hold out. Raises DataError if there is only one image."""
+    num_images = one.facts["train"]["images"]
+    if num_images < 2:
+        raise DataError(f"{one.path}: one image cannot be both trained on and held out\n  give more images")
+    least, most = _HELDOUT_IMAGES
+    wanted = min(max(_HELDOUT_SHARE * num_images, least), most, max(1, _MOST_SHARE * num_images))
+    share = max(1, round(wanted)) / num_images
+    share = math.ceil(share * 1e4) / 1e4
+    told = f"about {max(1, round(wanted)):,} of {num_images:,} images, at least one; with all their captions"
+    return Decision(_name_of("held-out share", one, num_sets), share, told, is_setting=False)
+
+
+def _held_out(one: PairSet, reason: str, num_sets: int) -> Decision:
+    name = _name_of("held-out images", one, num_sets)
+    return Decision(name, one.facts["valid"]["images"], reason, is_setting=False)
+
+
+def _name_of(what: str, one: PairSet, num_sets: int) -> str:
+    return what if num_sets == 1 else f"{what} of {one.name}"
+
+
+def _described(one: PairSet) -> str:
+    train = one.facts["train"]
+    width, height = train["width"], train["height"]
+    sides = f"; half of the images have at least {width['median']:.0f} x {height['median']:.0f} pixels" if width else ""
+    held_out = f", {one.facts['valid']['images']:,} held-out images" if "valid" in one.facts else ""
+    return f"{train['pairs']:,} pairs of {train['images']:,} images{held_out}{sides}"
+
+
+def _bad(one: PairSet) -> list[LeftOut]:
+    return [
+        LeftOut(f"rows of {one.name} ({split}): {reason}", entry["count"], tuple(entry["examples"][:2]))
+        for split, found in one.facts.items()
+        for reason, entry in found["bad"].items()
+    ]

@@ -1,0 +1,288 @@
+"""Proposal of a 4M project from folders of aligned files, one for each modality."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.survey import LeftOut
+from pretrainkit.data.aligned_samples import IMAGE_SUFFIXES, read_map
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.presets import tiny_modalities
+from pretrainkit.recipes.fourm.readers import JSON_SUFFIXES, boxes_of, texts_of
+from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, Stage
+from pretrainkit.recipes.text_projects import training_decisions
+
+RAW, WORDS, TOKENIZER = "raw", "data/words.tsv", "data/tokenizer"
+CAPTIONS, CLASSES = f"{RAW}/captions.txt", f"{RAW}/classes.txt"
+_FOLDERS = {
+    "rgb": ("rgb", "image", "images", "img", "photos", "photo"),
+    "depth": ("depth", "depths"),
+    "seg": ("seg", "semseg", "segmentation", "classes", "masks", "labels"),
+    "caption": ("caption", "captions", "text", "texts"),
+    "det": ("det", "boxes", "detection", "detections"),
+}
+"""Kind of a modality to usual names of its folder."""
+_SUFFIXES = {
+    "rgb": IMAGE_SUFFIXES,
+    "depth": (".png", ".npy"),
+    "seg": (".png",),
+    "caption": (".txt", *JSON_SUFFIXES),
+    "det": JSON_SUFFIXES,
+}
+_TOLD = {
+    "rgb": "photographs, read as pixels, predicted as the colors of patches",
+    "depth": "depth of patches, in 64 steps",
+    "seg": "the most frequent class of each patch",
+    "caption": "captions",
+    "det": "boxes with classes",
+}
+_SPLITS = ("train", "valid")
+_HELDOUT_SHARE, _LEAST_HELDOUT, _MOST_HELDOUT = 0.05, 8, 256
+_MOST_SHARE = 0.2
+_NUM_SENTINELS, _NUM_NUMBERS, _NUM_CONTROLS = 50, 4_000, 4
+_MOST_PASSES = 200
+"""More than for text, because each pass draws other inputs and targets."""
+_OTHER_CLASS = 255
+
+
+@dataclass
+class Facts:
+    """Facts about the files of all samples."""
+
+    captions: list[str] = field(default_factory=list)
+    classes: Counter[str] = field(default_factory=Counter)
+    """Names of the classes of boxes."""
+    largest_class: int = 0
+    """Largest number in class maps, except 255."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Samples with a file of each modality."""
+
+    folders: dict[str, str]
+    """Kind to the name of its folder."""
+    samples: dict[str, dict[str, Path]]
+    """Key of each sample to its files by kind."""
+    left_out: list[LeftOut]
+
+
+def propose(request: ProjectRequest) -> Proposal:
+    """Return the proposal. Raises DataError if there are no aligned folders, or too few samples."""
+    if len(request.data) != 1 or not os.path.isdir(request.data[0]):
+        raise DataError(
+            f"{', '.join(request.data)}: aligned files are in one folder, with a folder for each modality\n"
+            f"  give that folder; its folders have names such as {', '.join(_FOLDERS)}"
+        )
+    root = Path(request.data[0])
+    has_splits = all((root / split).is_dir() for split in _SPLITS)
+    facts = Facts()
+    train = _aligned(root / "train" if has_splits else root, facts, request)
+    if has_splits:
+        valid = _aligned(root / "valid", Facts(), request, train.folders)
+        parts = {"train": train.samples, "valid": valid.samples}
+        left_out, held_out = [*train.left_out, *valid.left_out], f"the folder valid has {len(valid.samples):,} samples"
+    else:
+        parts = _split(train.samples)
+        left_out = train.left_out
+        held_out = (
+            f"{len(parts['valid']):,} of {len(train.samples):,} samples, by a hash of their files: about 5 %, at least "
+            "one"
+        )
+    modalities = _modalities(train.folders, facts)
+    has_text = any(modality.kind == "sequence" for modality in modalities)
+    decisions = [
+        Decision("held-out samples", len(parts["valid"]), held_out, is_setting=False),
+        Decision("preset", "fourm/tiny", _why(request), is_setting=False),
+        Decision(
+            "model.modalities",
+            [modality.model_dump(mode="json", exclude_defaults=True) for modality in modalities],
+            "; ".join(f"{train.folders[kind]}: {_TOLD[kind]}" for kind in train.folders),
+        ),
+        *training_decisions(request, RAW, 32, len(parts["train"]), _MOST_PASSES),
+    ]
+    stages: list[Stage] = []
+    if has_text:
+        vocabulary = _vocabulary(facts)
+        decisions += [vocabulary, Decision("data.tokenizer", TOKENIZER, "vocabulary of captions and boxes")]
+        classes = ("--classes", CLASSES) if facts.classes else ()
+        train_words = (
+            *("tokenizer", "train", WORDS, "--kind", "multimodal", "--lowercase"),
+            *("--sentinels", str(_NUM_SENTINELS), *classes, "--vocab-size", str(vocabulary.value), "--out", TOKENIZER),
+        )
+        stages = [
+            Stage("Count words", ("corpus", "count-words", CAPTIONS, "--out", WORDS)),
+            Stage("Train a vocabulary", train_words, unless=f"{TOKENIZER}/manifest.json"),
+        ]
+    return Proposal(
+        preset="fourm/tiny",
+        found={
+            "samples": f"{sum(map(len, parts.values())):,} with a file of each modality",
+            "modalities": ", ".join(
+                f"{kind} (folder {name})" if kind != name else name for kind, name in train.folders.items()
+            ),
+        },
+        left_out=tuple(left_out),
+        decisions=tuple(decisions),
+        stages=tuple(stages),
+        export_format="safetensors",
+        write_files=lambda folder: _write(folder, parts, facts),
+    )
+
+
+def _why(request: ProjectRequest) -> str:
+    more = "; the larger presets need image tokenizers (docs/tutorials/fourm.md)" if request.has_accelerator else ""
+    return f"needs no image tokenizers, and learns in {request.hours:g} hours on {request.device}{more}"
+
+
+def _aligned(root: Path, facts: Facts, request: ProjectRequest, wanted: Mapping[str, str] | None = None) -> Aligned:
+    """Read all files below a folder. Raises DataError if there are no two modalities, or no whole sample."""
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    by_kind = {kind: name for name in names for kind, usual in _FOLDERS.items() if name.lower() in usual}
+    folders = {kind: by_kind[kind] for kind in _FOLDERS if kind in by_kind}
+    if wanted is not None and folders.keys() != wanted.keys():
+        raise DataError(
+            f"{root} has the modalities {', '.join(folders) or 'none'}, but the training data has {', '.join(wanted)}\n"
+            "  give both folders the same modalities"
+        )
+    if len(folders) < 2 or "rgb" not in folders:
+        raise DataError(
+            f"{root} has no photographs with another modality; its folders are {', '.join(names) or 'none'}\n"
+            "  it needs a folder rgb, and at least one of "
+            f"{', '.join(kind for kind in _FOLDERS if kind != 'rgb')}, with files of the same names"
+        )
+    unknown = [name for name in names if name not in folders.values()]
+    left_out = (
+        [LeftOut(f"folders of unknown modalities in {root}", len(unknown), tuple(unknown[:3]))] if unknown else []
+    )
+    files = {kind: dict(_files(root / name, _SUFFIXES[kind])) for kind, name in folders.items()}
+    every = sorted(set().union(*files.values()))
+    whole = [key for key in every if all(key in one for one in files.values())]
+    if len(whole) < len(every):
+        lacking = next(key for key in every if key not in set(whole))
+        left_out.append(LeftOut(f"samples of {root} that lack a modality", len(every) - len(whole), (lacking,)))
+    request.progress.stage(f"reading {root.name}", len(whole), "sample")
+    samples, broken = dict[str, dict[str, Path]](), list[str]()
+    for key in whole:
+        request.progress.advance(1)
+        paths = {kind: one[key] for kind, one in files.items()}
+        try:
+            for kind, path in paths.items():
+                _READ[kind](path.read_bytes(), str(path), facts)
+        except DataError as error:
+            broken.append(str(error).partition("\n")[0])
+        else:
+            samples[key] = paths
+    if broken:
+        left_out.append(LeftOut(f"samples of {root} with a broken file", len(broken), tuple(broken[:3])))
+    if len(samples) < 2:
+        told = "".join(f"\n  left out: {one.count:,} {one.what}, such as {one.examples[0]}" for one in left_out)
+        raise DataError(
+            f"{root} has {len(samples)} usable samples{told}\n"
+            "  give at least two, with a file of the same name in each folder"
+        )
+    return Aligned(folders, samples, left_out)
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Yield the key of each file, its path in the folder without the suffix, with the file."""
+    for place, _, names in os.walk(folder, followlinks=True):
+        for name in sorted(names):
+            if suffix := _suffix_of(name, suffixes):
+                path = Path(place, name)
+                yield str(path.relative_to(folder))[: -len(suffix)], path
+
+
+def _suffix_of(name: str, suffixes: tuple[str, ...]) -> str:
+    """Return the longest suffix of a file; "" if it has none of them."""
+    return max((suffix for suffix in suffixes if name.lower().endswith(suffix)), key=len, default="")
+
+
+def _read_seg(content: bytes, name: str, facts: Facts) -> None:
+    classes = read_map(content, name)
+    inside = classes[classes != _OTHER_CLASS]
+    facts.largest_class = max(facts.largest_class, int(inside.max(initial=0)))
+
+
+def _read_caption(content: bytes, name: str, facts: Facts) -> None:
+    facts.captions += texts_of(content, name)
+
+
+def _read_boxes(content: bytes, name: str, facts: Facts) -> None:
+    facts.classes.update(boxes_of(content, name))
+
+
+_READ: Mapping[str, Callable[[bytes, str, Facts], Any]] = {
+    "rgb": lambda content, name, facts: read_map(content, name),
+    "depth": lambda content, name, facts: read_map(content, name),
+    "seg": _read_seg,
+    "caption": _read_caption,
+    "det": _read_boxes,
+}
+"""Functions that decode a file and note facts about it. They raise DataError for broken files."""
+
+
+def _split(samples: dict[str, dict[str, Path]]) -> dict[str, dict[str, dict[str, Path]]]:
+    """Hold out samples whose photographs have the lowest hashes, so that copies are on one side. Raises DataError if
+    all are copies."""
+    places = {key: hashlib.blake2b(files["rgb"].read_bytes(), digest_size=8).digest() for key, files in samples.items()}
+    different = sorted(set(places.values()))
+    if len(different) < 2:
+        raise DataError(
+            f"all {len(samples):,} photographs are copies of one: none can be held out\n  give different photographs"
+        )
+    wanted = min(max(_HELDOUT_SHARE * len(different), _LEAST_HELDOUT), _MOST_HELDOUT, _MOST_SHARE * len(different))
+    last = different[max(1, int(wanted)) - 1]
+    return {
+        "train": {key: files for key, files in samples.items() if places[key] > last},
+        "valid": {key: files for key, files in samples.items() if places[key] <= last},
+    }
+
+
+def _modalities(folders: Mapping[str, str], facts: Facts) -> list[Modality]:
+    """Return the modalities of fourm/tiny that the data has. Their folders are those of the project."""
+    kept = [one for one in tiny_modalities() if one.path in folders]
+    # Classes are numbered from 0; the last number stands for 255.
+    num_classes = facts.largest_class + 2
+    return [one.model_copy(update={"vocab_size": num_classes}) if one.path == "seg" else one for one in kept]
+
+
+def _vocabulary(facts: Facts) -> Decision:
+    words = {word for caption in facts.captions for word in caption.lower().split()}
+    fixed = _NUM_CONTROLS + _NUM_SENTINELS + _NUM_NUMBERS + len(facts.classes)
+    # Letters are pieces at the beginning and inside of words.
+    pieces = 2 * len({*"".join(words)}) + len(words) // 2
+    return Decision(
+        "vocabulary",
+        fixed + pieces,
+        f"{pieces:,} pieces for {len(words):,} words of captions, {_NUM_NUMBERS:,} numbers of boxes, "
+        f"{len(facts.classes):,} classes, {_NUM_SENTINELS} sentinels, {_NUM_CONTROLS} control pieces",
+        is_setting=False,
+    )
+
+
+def _write(folder: Path, parts: Mapping[str, Mapping[str, Mapping[str, Path]]], facts: Facts) -> None:
+    """Write folders with links to the files of the samples that are used, and the texts for the vocabulary."""
+    for split, samples in parts.items():
+        for key, files in samples.items():
+            for kind, path in files.items():
+                suffix = next(
+                    one for one in sorted(_SUFFIXES[kind], key=len, reverse=True) if str(path).lower().endswith(one)
+                )
+                link = folder / RAW / split / kind / f"{key}{suffix}"
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(path)
+    # Without captions the vocabulary is made of the names of classes.
+    lines = facts.captions or sorted(facts.classes)
+    if lines:
+        text = "\n\n".join(" ".join(line.split()) for line in lines)
+        (folder / CAPTIONS).write_text(f"{text}\n", encoding="utf-8")
+    if facts.classes:
+        (folder / CLASSES).write_text("\n".join(sorted(facts.classes)) + "\n", encoding="utf-8")

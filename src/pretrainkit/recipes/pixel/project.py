@@ -1,0 +1,182 @@
+"""Proposal of a PIXEL project from raw text and fonts."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pretrainkit.corpus.stats import script_of
+from pretrainkit.corpus.survey import LeftOut
+from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, Stage
+from pretrainkit.recipes.text_projects import CORPUS, prepare_text, size, training_decisions
+from pretrainkit.rendering.config import EngineName, RendererConfig, Strategy
+from pretrainkit.rendering.folder import save_renderer
+from pretrainkit.rendering.fonts import SUFFIXES, installed_font
+from pretrainkit.rendering.renderer import Renderer
+
+ROWS, RENDERER = "data/rows", "renderer"
+_LARGE_BYTES, _LARGE_HOURS = 50_000_000, 8.0
+_DRAWN_CHARACTERS = 200
+"""Beginning of each text of the sample that is drawn."""
+_NUM_DRAWN = 200
+_MOST_MISSING = 0.5
+"""Share of characters without a glyph from which on the text is not drawn."""
+_WORD_CHARACTERS = 12
+"""Mean length of a word up to which a text is one with spaces between words."""
+_UNSHAPED = frozenset(
+    ("Latin", "Greek", "Cyrillic", "Armenian", "Georgian", "Han", "Kana", "Hangul", "Ethiopic", "Cherokee", "unknown")
+)
+"""Scripts whose letters stand side by side as they are."""
+
+
+class Drawing(NamedTuple):
+    """Renderer with what it does to a sample of the text."""
+
+    config: RendererConfig
+    num_missing: int
+    """Characters without a glyph."""
+    num_characters: int
+    patches_per_character: float
+
+
+def propose(request: ProjectRequest) -> Proposal:
+    """Return the proposal. Raises DataError if there is too little text, or no font for it."""
+    fonts, aside = _fonts(request.data)
+    paths = [path for path in request.data if path not in fonts]
+    text = prepare_text(request, paths or request.data)
+    num_bytes = text.survey.num_bytes
+    told = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
+    is_large = request.has_accelerator and num_bytes >= _LARGE_BYTES and request.hours >= _LARGE_HOURS
+    preset, batch_size, max_patches, why = (
+        ("pixel/small", 256, 529, f"{told}: enough for 26 M parameters")
+        if is_large
+        else ("pixel/tiny", 16, 64, f"{told}: learns letters within minutes")
+    )
+    sample = [beginning[:_DRAWN_CHARACTERS] for beginning in text.survey.sample[:_NUM_DRAWN]]
+    engine, engine_reason = _engine(sample)
+    strategy, strategy_reason = _strategy(sample, is_large)
+    files, fonts_reason = _chosen(fonts or aside, sample)
+    config = RendererConfig(
+        engine=engine,
+        font_file=files[0],
+        fallback_fonts=tuple(files[1:]),
+        max_seq_length=max_patches,
+        strategy=strategy,
+        on_missing="ignore",
+    )
+    drawing = _draw(config, sample)
+    if drawing.num_missing > _MOST_MISSING * drawing.num_characters:
+        scripts = ", ".join(name for name, _ in Counter(map(script_of, sample)).most_common(3))
+        raise DataError(
+            f"{', '.join(Path(file).name for file in files)} lacks {drawing.num_missing:,} of "
+            f"{drawing.num_characters:,} characters of a sample; its scripts are {scripts}\n"
+            "  give fonts with them among the data: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
+        )
+    left_out = [one for one in text.left_out if not one.what.endswith(SUFFIXES)]
+    if drawing.num_missing:
+        lacking = f"of {drawing.num_characters:,} characters of a sample, which no font has (drawn as empty boxes)"
+        left_out.append(LeftOut(lacking, drawing.num_missing, tuple(Path(file).name for file in files)[:3]))
+    num_characters = text.num_train_bytes * sum(map(len, sample)) / max(1, sum(len(one.encode()) for one in sample))
+    num_examples = max(1.0, num_characters * drawing.patches_per_character / (max_patches - 1))
+    render = ("render", CORPUS, "--renderer", RENDERER, "--max-patches", str(max_patches), "--out", ROWS)
+    return Proposal(
+        preset=preset,
+        found={**text.found, "fonts": f"{len(files):,}, first {Path(files[0]).name}"},
+        left_out=tuple(left_out),
+        decisions=(
+            *text.decisions,
+            Decision("fonts", ", ".join(Path(file).name for file in files[:3]), fonts_reason, is_setting=False),
+            Decision("engine", engine, engine_reason, is_setting=False),
+            Decision("strategy", strategy, strategy_reason, is_setting=False),
+            Decision("preset", preset, why, is_setting=False),
+            Decision("data.max_patches", max_patches, "as in the preset; patches of a row"),
+            *training_decisions(request, ROWS, batch_size, num_examples),
+        ),
+        stages=(*text.stages, Stage("Draw the text", render)),
+        # Rotary positions have no class in transformers.
+        export_format="huggingface" if is_large else "safetensors",
+        write_files=lambda folder: save_renderer(Renderer(config), folder / RENDERER),
+    )
+
+
+def _fonts(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the fonts that are named, and those inside of named folders."""
+    named = [path for path in paths if path.lower().endswith(SUFFIXES)]
+    inside = [
+        os.path.join(folder, name)
+        for path in paths
+        for folder, _, names in sorted(os.walk(path))
+        for name in sorted(names)
+        if name.lower().endswith(SUFFIXES)
+    ]
+    return named, inside
+
+
+def _engine(sample: Sequence[str]) -> tuple[EngineName, str]:
+    shaped = Counter(script for script in map(script_of, sample) if script not in _UNSHAPED)
+    if not shaped:
+        return "freetype", "all scripts of the text have letters that stand side by side"
+    names = ", ".join(name for name, _ in shaped.most_common(3))
+    try:
+        from pretrainkit.rendering.pango_library import pango_library
+
+        pango_library()
+    except MissingPackageError:
+        return "freetype", f"{names} would need the engine pango, whose libraries are not installed (docs/rendering.md)"
+    return "pango", f"joins and orders the letters of {names}"
+
+
+def _strategy(sample: Sequence[str], is_large: bool) -> tuple[Strategy, str]:
+    words = [word for text in sample for word in text.split()]
+    mean_length = sum(map(len, words)) / max(1, len(words))
+    if is_large:
+        return "continuous", "as the published models"
+    if mean_length > _WORD_CHARACTERS:
+        return "continuous", "the text has no spaces between words"
+    return "words", "each word begins a patch, which small models learn fastest"
+
+
+def _chosen(fonts: Sequence[str], sample: Sequence[str]) -> tuple[list[str], str]:
+    """Return the main font and the fallbacks that add characters of the sample, with the reason."""
+    if not fonts:
+        installed = installed_font()
+        if installed is None:
+            raise DataError(
+                "there is no font among the data, and DejaVu Sans Mono of the package matplotlib is not installed\n"
+                "  pip install 'pretrainkit[demo]', or give a font: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
+            )
+        return [str(installed)], "there is no font among the data, and DejaVu Sans Mono is installed with matplotlib"
+    left = set().union(*map(set, sample))
+    chosen, rest = list[str](), list(dict.fromkeys(fonts))
+    while rest and (left or not chosen):
+        missing = {font: _missing(font, left) for font in rest}
+        best = min(rest, key=lambda font: (len(missing[font]), rest.index(font)))
+        if chosen and missing[best] == left:
+            break
+        chosen.append(best)
+        rest.remove(best)
+        left = missing[best]
+    told = "the font that has most characters of the text"
+    return chosen, told + (f", and {len(chosen) - 1} that have others" if len(chosen) > 1 else "")
+
+
+def _missing(font: str, characters: set[str]) -> set[str]:
+    """Return the characters that a font lacks."""
+    renderer = Renderer(RendererConfig(font_file=font, on_missing="ignore"))
+    return set(renderer.missing(" ".join(sorted(characters)))) & characters
+
+
+def _draw(config: RendererConfig, sample: Sequence[str]) -> Drawing:
+    """Measure the renderer on the sample."""
+    renderer = Renderer(config.changed(max_seq_length=529))
+    num_missing = num_patches = 0
+    for text in sample:
+        lacking = set(renderer.missing(text))
+        num_missing += sum(character in lacking for character in text)
+        num_patches += renderer(text).num_text_patches if text.strip() else 0
+    num_characters = sum(map(len, sample))
+    return Drawing(config, num_missing, num_characters, num_patches / max(1, num_characters))

@@ -1,0 +1,269 @@
+"""`pretrainkit new` for images with captions, and for aligned folders."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("PIL")
+
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.project.new import new_project
+from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.loose_pairs import find_loose_pairs
+from pretrainkit.recipes.clip.open_pairs import open_pairs
+from pretrainkit.recipes.clip.pack import pack
+from support import page_data, pair_sets, remedies
+from support.page_runner import run_here, within
+
+SMALL = {
+    "clip": """\
+model:
+  image: {hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 32}
+  text: {hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 32}
+""",
+    "pixel": """\
+model: {hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 32, decoder_hidden_size: 16,
+  decoder_num_layers: 1, decoder_num_heads: 2, decoder_intermediate_size: 32}
+""",
+}
+
+
+def run(project: Path, more: str = "", changes: dict[str, str] | None = None) -> None:
+    """Run all commands of a project in this process, with a smaller model."""
+    config = project / "config.yaml"
+    text = config.read_text(encoding="utf-8")
+    for old, new in (changes or {}).items():
+        assert old in text
+        text = text.replace(old, new)
+    config.write_text(f"{text}precision: {{compute: float32}}\n{more}", encoding="utf-8")
+    with within(project):
+        for command in json.loads((project / "project.json").read_bytes())["commands"]:
+            ended = run_here(command[1:])
+            assert ended.code == 0, f"{command}\n{ended.err}"
+    assert (project / "runs/first/report.html").stat().st_size > 10_000
+
+
+def put_photos(folder: Path, num: int = 24) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(num):
+        (folder / f"{number:03}.png").write_bytes(pair_sets.png(number))
+    return folder
+
+
+def put_captions(folder: Path, num: int = 24, name: str = "captions.csv") -> Path:
+    put_photos(folder, num)
+    with open(folder / name, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t" if name.endswith("tsv") else ",")
+        writer.writerow(("file_name", "text"))
+        writer.writerows((f"{number:03}.png", pair_sets.caption(number)) for number in range(num) for _ in range(2))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_with_a_table_becomes_a_report(tmp_path):
+    photos = put_captions(tmp_path / "photos")
+    (photos / "broken.png").write_bytes(pair_sets.png(99)[:60])
+    with open(photos / "captions.csv", "a", encoding="utf-8") as file:
+        file.write("broken.png,a broken image\nnowhere.png,no image\n")
+    (photos / "alone.png").write_bytes(pair_sets.png(100))
+    project = new_project("clip", [photos], tmp_path / "made", hours=0.0005)
+    left_out = {one["what"]: one["count"] for one in project.record["left_out"]}
+    assert left_out == {
+        "images without a caption": 1,
+        "captions of images that do not exist": 1,
+        "rows of photos (train): broken image": 1,
+    }
+    run(project.folder, SMALL["clip"])
+    manifests = [json.loads((project.folder / f"data/pairs/{split}/manifest.json").read_bytes()) for split in PARTS]
+    assert [one["num_images"] for one in manifests] == [19, 5]
+
+
+PARTS = ("train", "valid")
+
+
+def test_a_set_with_held_out_images_is_used_as_it_is(tmp_path):
+    page_data.put_pairs(tmp_path / "set")
+    project = new_project("clip", [tmp_path / "set"], tmp_path / "made", hours=None)
+    assert "pack" not in [command[2] for command in project.record["commands"]]
+    assert f'train: ["{tmp_path}/set"]' in (project.folder / "config.yaml").read_text()
+
+
+def test_a_broken_image_of_a_set_is_left_out_by_packing(tmp_path):
+    page_data.put_pairs(tmp_path / "set")
+    next((tmp_path / "set/train").iterdir()).write_bytes(b"")
+    project = new_project("clip", [tmp_path / "set"], tmp_path / "made", hours=None)
+    with within(project.folder):
+        ended = run_here(project.record["commands"][0][1:])
+    assert ended.code == 0, ended.err
+    assert "left out: 1 broken image" in ended.err
+
+
+@pytest.mark.parametrize("name", ["captions.csv", "captions.tsv", "captions.txt"])
+def test_tables_of_captions_are_found_by_their_columns(tmp_path, name):
+    found = find_loose_pairs(str(put_captions(tmp_path / "photos", 3, name)))
+    assert found.captions == {f"{n:03}.png": [pair_sets.caption(n)] * 2 for n in range(3)}
+
+
+def test_captions_are_found_in_json_lines_and_beside_the_images(tmp_path):
+    photos = put_photos(tmp_path / "photos", 4)
+    rows = [{"image": "000.png", "caption": ["one", "two"]}, {"image": "deep/001.png", "caption": "three"}]
+    (photos / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (photos / "002.txt").write_text("four\n\nfive\n")
+    found = find_loose_pairs(str(photos))
+    assert found.captions == {"000.png": ["one", "two"], "001.png": ["three"], "002.png": ["four", "five"]}
+    assert [(one.count, one.examples) for one in found.left_out] == [(1, ("003.png",))]
+
+
+def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):
+    photos = put_photos(tmp_path / "photos", 30)
+    with pytest.raises(DataError, match="holds 30 images but no captions") as caught:
+        new_project("clip", [photos], tmp_path / "made", hours=None)
+    name = str(caught.value).partition("such as ")[2].splitlines()[0]
+    assert name == "000.txt"
+    for number in range(30):
+        (photos / f"{number:03}.txt").write_text(pair_sets.caption(number))
+    assert new_project("clip", [photos], tmp_path / "made", hours=None).is_new
+
+
+def test_text_is_not_for_clip_and_images_are_not_for_bert(tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.txt").write_text("A text.")
+    for recipe, data, message in (
+        ("clip", tmp_path / "text", "holds no images"),
+        ("bert", put_captions(tmp_path / "photos"), "no readable file of text"),
+        ("fourm", tmp_path / "photos", "no photographs with another modality"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            new_project(recipe, [data], tmp_path / "made", hours=None)
+        assert "clip reads images with captions" in str(caught.value)
+        assert "bert reads text" in str(caught.value)
+
+
+def open_train(folder: Path):
+    return open_pairs(ClipSourceConfig(path=str(folder)), "train")
+
+
+def test_packing_holds_out_whole_images_and_copies_are_on_one_side(tmp_path):
+    rows = pair_sets.rows(40)
+    pair_sets.write_csv_set(tmp_path / "set", "train", rows)
+    images = sorted((tmp_path / "set/train").iterdir())
+    for number in range(0, 40, 2):  # each image is there twice
+        shutil.copy(images[number], images[number + 1])
+    pairs = open_train(tmp_path / "set")
+    manifests = pack({"train": pairs}, tmp_path / "out", shard_bytes=1 << 20, heldout=0.2)
+    assert manifests["valid"]["num_images"] == 8
+    assert manifests["train"]["num_images"] == 32
+    contents = {}
+    for split in PARTS:
+        packed = open_pairs(ClipSourceConfig(path=str(tmp_path / "out")), split)
+        contents[split] = {packed.read_image(row) for row in range(len(packed))}
+    assert not contents["train"] & contents["valid"]
+    again = pack({"train": pairs}, tmp_path / "again", shard_bytes=1 << 20, heldout=0.2)
+    assert [again[split]["fingerprint"] for split in PARTS] == [manifests[split]["fingerprint"] for split in PARTS]
+    tiny = pack({"train": pairs}, tmp_path / "one", shard_bytes=1 << 20, heldout=1e-6)
+    assert tiny["valid"]["num_images"] == 2  # the copies of one
+
+
+def test_a_share_that_cannot_be_held_out_is_refused(tmp_path):
+    page_data.put_pairs(tmp_path / "set")
+    out, words = str(tmp_path / "out"), ["data", "pack", str(tmp_path / "set"), "--heldout", "0.1", "--out"]
+    refused = run_here([*words, out])
+    assert refused.code == 2
+    message = refused.err.partition("error: ")[2]
+    advice = remedies.followed(message, "recipes/clip/pack.py: --heldout …, but the set has held-out images")
+    assert "leave out --heldout" in advice
+    assert run_here([*words, out, "--split", "train"]).code == 0
+    assert run_here([*words[:3], "--out", str(tmp_path / "whole")]).code == 0
+    pairs = open_train(tmp_path / "set")
+    with pytest.raises(InputError) as caught:
+        pack({"train": pairs}, tmp_path / "none", shard_bytes=1 << 20, heldout=1.5)
+    assert "--heldout 0.05" in remedies.followed(caught.value, "recipes/clip/pack.py: --heldout is")
+    pack({"train": pairs}, tmp_path / "some", shard_bytes=1 << 20, heldout=0.05)
+    pair_sets.write_csv_set(tmp_path / "single", "train", pair_sets.rows(1))
+    with pytest.raises(InputError) as caught:
+        pack({"train": open_train(tmp_path / "single")}, tmp_path / "none", shard_bytes=1 << 20, heldout=0.5)
+    assert "leave out --heldout" in remedies.followed(caught.value, "recipes/clip/pack.py: --heldout …: … has no two")
+    pack({"train": open_train(tmp_path / "single")}, tmp_path / "all", shard_bytes=1 << 20)
+
+
+def put_rooms(folder: Path, num: int) -> Path:
+    page_data.put_rooms(folder / "both", num, 1)
+    shutil.move(folder / "both/train", folder / "rooms")
+    return folder / "rooms"
+
+
+@pytest.mark.slow
+def test_aligned_folders_become_a_report(tmp_path):
+    rooms = put_rooms(tmp_path, 14)
+    (rooms / "depth/00003.png").write_bytes(b"no image")
+    (rooms / "seg/00004.png").unlink()
+    (rooms / "normal").mkdir()
+    project = new_project("fourm", [rooms], tmp_path / "made", hours=0.0005)
+    left_out = {one["what"]: one["count"] for one in project.record["left_out"]}
+    assert left_out == {
+        f"folders of unknown modalities in {rooms}": 1,
+        f"samples of {rooms} that lack a modality": 1,
+        f"samples of {rooms} with a broken file": 1,
+    }
+    small = {
+        "model:\n": "model:\n  hidden_size: 16\n  num_heads: 2\n  num_encoder_layers: 1\n  num_decoder_layers: 1\n"
+        "  intermediate_size: 42\n"
+    }
+    run(project.folder, "masking: {num_input_tokens: 24, num_target_tokens: 24}\n", small)
+    parts = [len(list((project.folder / f"raw/{split}/rgb").iterdir())) for split in PARTS]
+    assert parts == [10, 2]
+
+
+def test_held_out_folders_are_used_and_must_have_the_same_modalities(tmp_path):
+    page_data.put_rooms(tmp_path / "rooms", 4, 2)
+    project = new_project("fourm", [tmp_path / "rooms"], tmp_path / "made", hours=None)
+    assert len(list((project.folder / "raw/valid/det").iterdir())) == 2
+    shutil.rmtree(tmp_path / "rooms/valid/det")
+    with pytest.raises(DataError, match="but the training data has rgb, depth, seg, caption, det"):
+        new_project("fourm", [tmp_path / "rooms"], tmp_path / "other", hours=None)
+
+
+@pytest.mark.slow
+def test_text_is_drawn_and_becomes_a_report(tmp_path):
+    pytest.importorskip("freetype")
+    page_data.put_texts(tmp_path / "raw", 12, 120)
+    page_data.put_font(tmp_path / "raw/font.ttf")
+    project = new_project("pixel", [tmp_path / "raw"], tmp_path / "made", hours=0.0005)
+    assert project.record["found"]["fonts"] == "1, first font.ttf"
+    assert project.record["left_out"] == []
+    run(project.folder, SMALL["pixel"])
+
+
+def test_fonts_without_the_scripts_of_the_text_are_refused(tmp_path):
+    pytest.importorskip("freetype")
+    (tmp_path / "raw").mkdir()
+    for number in range(12):
+        (tmp_path / f"raw/{number}.txt").write_text(f"{number} เราทุกคนเกิดมาอย่างอิสระ " * 40, encoding="utf-8")
+    page_data.put_font(tmp_path / "latin.ttf")
+    words = ["pixel", tmp_path / "raw", tmp_path / "latin.ttf"]
+    with pytest.raises(DataError, match=r"latin\.ttf lacks") as caught:
+        new_project(words[0], words[1:], tmp_path / "made", hours=None)
+    assert "Thai" in str(caught.value)
+    advice = remedies.followed(caught.value, "recipes/pixel/project.py: … lacks …")
+    assert "pretrainkit new pixel DATA FONT.ttf --out PROJECT" in advice
+    fonts = Path(__file__).parents[2] / "../shared/data/fonts"
+    if not fonts.is_dir():
+        pytest.skip("no font with Thai letters")
+    new_project("pixel", [words[1], fonts / "NotoSerifThai-Regular.otf"], tmp_path / "made", hours=None)
+
+
+def test_without_a_font_the_message_says_what_to_install(tmp_path, monkeypatch):
+    pytest.importorskip("freetype")
+    from pretrainkit.recipes.pixel import project
+
+    page_data.put_texts(tmp_path / "raw", 12, 120)
+    monkeypatch.setattr(project, "installed_font", lambda: None)
+    with pytest.raises(DataError, match="there is no font among the data") as caught:
+        new_project("pixel", [tmp_path / "raw"], tmp_path / "made", hours=None)
+    advice = remedies.followed(caught.value, "recipes/pixel/project.py: there is no font")
+    assert "pip install 'pretrainkit[demo]'" in advice
+    page_data.put_font(tmp_path / "FONT.ttf")
+    assert new_project("pixel", [tmp_path / "raw", tmp_path / "FONT.ttf"], tmp_path / "made", hours=None).is_new
