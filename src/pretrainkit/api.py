@@ -439,7 +439,7 @@ def infer(
             return write_lines(
                 recipe.open_inference(config, model, tokenizer, request, precision),
                 file,
-                asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
+                extra_settings={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
                 chunk_size=chunk_batches * request.batch_size,
                 shard=shard,
                 overwrite=overwrite,

@@ -216,7 +216,7 @@ def test_raw_text_as_training_data_and_a_device_that_is_not_there(work: Path) ->
     data = str(refused.exception).partition("train on ")[2].partition(":")[0]
     refused = run(*words, data, "--device", "no-such-device")
     advice = str(refused.exception)
-    assert "device 'no-such-device' was asked for" in advice
+    assert "device 'no-such-device' was requested" in advice
     found = run(*words, data, *advice.partition("or use ")[2].split()[:2])
     assert found.exit_code == 0, found.exception
     assert (work / "run" / "summary.json").is_file()

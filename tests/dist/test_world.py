@@ -77,7 +77,7 @@ def test_one_process_of_a_launcher_needs_no_process_group(monkeypatch: pytest.Mo
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     set_place(monkeypatch, **dict.fromkeys(PLACE))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    with pytest.raises(InputError, match="'cuda' was asked for, but this machine has no accelerator"):
+    with pytest.raises(InputError, match="'cuda' was requested, but this machine has no accelerator"):
         init_world("cuda")
     assert init_world().device == torch.device("cpu")
 

@@ -60,7 +60,7 @@ def test_what_cannot_be_fitted_says_so(words: list[str], tmp_path: Path, monkeyp
         succeed(*words, *given, remedy, "--out", tmp_path / f"other {remedy}")
     has_memory(monkeypatch, 1000)
     message = refused(*words, "parallel.fit=auto", *out)
-    advice = followed(message, "running/plan.py: not one example fits").partition("set ")[2].partition(",")[0]
+    advice = followed(message, "running/plan.py: not even one example fits").partition("set ")[2].partition(",")[0]
     has_memory(monkeypatch, 1e9)
     succeed(*words, "parallel.fit=auto", advice, "--out", tmp_path / "recomputed")
     monkeypatch.setattr(devices, "described", lambda device: Device("cpu", "unknown", None))

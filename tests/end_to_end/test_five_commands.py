@@ -197,7 +197,7 @@ def test_evaluating_a_foreign_folder_states_the_settings_that_it_takes(
     (foreign / "pretrainkit.json").unlink()
     words = [f"data.valid={tokens}/valid"]
     found = pk.evaluate(foreign, overrides=words)
-    stated = next(record.getMessage() for record in caplog.records if "says nothing of its training" in record.msg)
+    stated = next(record.getMessage() for record in caplog.records if "no settings of its training" in record.msg)
     assert "data.max_seq_length=128" in stated
     assert "objective.valid_masking_rate=0.15" in stated
     settings = [word for word in stated.split() if word.startswith(("data.", "objective."))]
@@ -209,7 +209,7 @@ def test_evaluating_a_foreign_folder_states_the_settings_that_it_takes(
 def test_an_objective_of_another_model_is_refused_in_evaluation(exports: dict[str, Path], tokens: Path) -> None:
     words = ("evaluate", exports["huggingface"], f"data.valid={tokens}/valid")
     assert "needs a model with other parts" in refused(*words, "objective.sentence_order=false")
-    assert "a trained model is what it is" in refused(*words, "model.hidden_dropout=0.3")
+    assert "a trained model cannot be changed" in refused(*words, "model.hidden_dropout=0.3")
 
 
 def test_load_model_gives_equal_outputs_for_run_checkpoint_and_exports(

@@ -86,7 +86,7 @@ def test_a_checkpoint_is_chosen_by_its_step_and_other_data_cannot_be_gone_on_wit
     assert "no valid checkpoint of step 7" in refused("train", *words, "init.step=7")
     assert "would not continue the same data" in refused("train", *words, "init.data=continue", "data.batch_size=4")
     assert "is reached before the run begins" in refused("train", *words[:-3], "--out", tmp_path / "none")
-    assert "first_step=3, but init.restore=all goes on at step 12" in refused("train", *words, "first_step=3")
+    assert "first_step=3, but init.restore=all continues at step 12" in refused("train", *words, "first_step=3")
     assert not (tmp_path / "none").exists()
 
 

@@ -68,7 +68,7 @@ def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[s
     assert "dry run of fsdp2 on 4 ranks" in shown
     assert "dry run of hsdp on 4 ranks" in succeed("plan", *settings, "--gpus", 4, "--gpus-per-node", 2)
     hsdp = ("parallel.strategy=hsdp", "--gpus", 8, "--no-dry-run")
-    assert "8 devices are no whole number of machines with 3" in refused("plan", *settings, *hsdp, "--gpus-per-node", 3)
+    assert "8 devices are not a whole number of machines" in refused("plan", *settings, *hsdp, "--gpus-per-node", 3)
     assert "one of: 2, 4, 8" in refused("plan", *settings, *hsdp, "parallel.shard_ranks=3")
     assert "at that price" in shown
     refusal = pretrainkit("plan", *settings, "--gpus", 3, "--hardware", "h200", "--no-dry-run")

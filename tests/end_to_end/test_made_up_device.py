@@ -55,7 +55,7 @@ def test_what_registers_itself_is_trained_on_like_any_device(
     assert train[0] == 0, train
     assert "float32 on made_up:0" in train[2]
     assert without_collectives[0] == without_device[0] == 2
-    assert "'made_up', whose back end brings no collectives" in without_collectives[2]
+    assert "'made_up', whose back end has no collectives" in without_collectives[2]
     assert "has 2 made_up device(s)" in without_device[2]
 
     # The same products and sums, in kernels that are chosen otherwise.

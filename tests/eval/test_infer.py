@@ -43,7 +43,7 @@ class Squares(Inference):
 
 
 def write(out, inference, chunk_size=3, **settings):
-    return write_lines(inference, out, asked={"weights": "w1"}, chunk_size=chunk_size, **settings)
+    return write_lines(inference, out, extra_settings={"weights": "w1"}, chunk_size=chunk_size, **settings)
 
 
 def rows(path):
@@ -96,13 +96,13 @@ def test_answers_to_another_question_are_neither_gone_on_with_nor_replaced(tmp_p
     out = tmp_path / "a.jsonl"
     with pytest.raises(KeyboardInterrupt):
         write(out, Squares(9, breaks_at=4))
-    with pytest.raises(InputError, match=r"parts of other answers, made by another command\n  num: 9 there, 8 here"):
+    with pytest.raises(InputError, match=r"parts of other answers, written by another command\n  num: 9 before, 8 now"):
         write(out, Squares(8))
     write(out, Squares(9))
-    with pytest.raises(InputError, match=r"a\.jsonl exists, made by another command\n  num: 9 there, 8 here"):
+    with pytest.raises(InputError, match=r"a\.jsonl exists, written by another command\n  num: 9 before, 8 now"):
         write(out, Squares(8))
     (tmp_path / "mine.jsonl").write_text("mine")
-    with pytest.raises(InputError, match="it was not made here"):
+    with pytest.raises(InputError, match="it was not written by this command"):
         write(tmp_path / "mine.jsonl", Squares(8))
     assert len(rows(write(out, Squares(8), overwrite=True))) == 8
 
@@ -149,7 +149,7 @@ def test_answers_that_were_to_be_replaced_do_not_pass_for_those_they_replaced(tm
         cut.setattr("pretrainkit.eval.inference.write_manifest", lambda *_: Squares._interrupt())
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path / "a.jsonl", Squares(7), overwrite=True)
-    with pytest.raises(InputError, match=r"made by another command|not made here"):
+    with pytest.raises(InputError, match=r"written by another command|not written by this"):
         write(tmp_path / "a.jsonl", Squares(4))
     assert len(rows(write(tmp_path / "a.jsonl", Squares(7)))) == 7
 

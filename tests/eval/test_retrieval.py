@@ -150,9 +150,9 @@ def test_nothing_to_retrieve_is_said():
     rows = Rows(torch.ones(2, 3), np.array([0, 1]))
     with pytest.raises(DataError, match="no image has a caption"):
         retrieval(rows, Rows(torch.ones(2, 3), np.array([5, 6])))
-    with pytest.raises(DataError, match="2 images cannot be cut into 3 folds") as error:
+    with pytest.raises(DataError, match="2 images are too few for 3 folds") as error:
         retrieval(rows, rows, num_folds=3)
-    assert "num_folds=1" in followed(error.value, "eval/retrieval.py: … images cannot be cut")
+    assert "num_folds=1" in followed(error.value, "eval/retrieval.py: … images are too few")
     assert retrieval(rows, rows, num_folds=1)["RSUM"] > 0
 
 

@@ -93,7 +93,7 @@ def test_a_folder_without_rows_is_refused(rendered, tmp_path):
     assert regroup(tmp_path / "rows" / "train", tmp_path / "out")["num_rows"]
     with pytest.raises(DataError, match="no finished data") as error:
         push_data(rendered.parent, MemoryHub())
-    assert "give the output folder of corpus shards, tokenizer encode, render" in str(error.value)
+    assert "use the output folder of corpus shards, tokenizer encode, render" in str(error.value)
     assert push_data(tmp_path / "rows", MemoryHub())
 
 

@@ -81,7 +81,7 @@ def test_a_plan_of_fine_tuning_says_what_it_assumes(source: str) -> None:
     plan = make_plan(pk.load_config(source))
     encoder = "pixel/base" if "pixel" in source else "bert/base"
     assert plan.assumed is not None
-    assert plan.assumed.startswith(f"the encoder of {encoder} (init_from names another)")
+    assert plan.assumed.startswith(f"the encoder of {encoder} (set init_from for another one)")
     assert not plan.problems
     assert plan.flops_per_step > 0
 

@@ -13,7 +13,7 @@ WROTE = "`pretrainkit train` wrote, such as "
 EXCUSED = {
     "cli/options.py: --launch none is a single process": {"--launch"},  # starts several processes
     "config/loader.py: cannot read …": {"dotted.path"},  # the form of a setting
-    "dist/env.py: device … was asked for": {"device"},  # the same in Python
+    "dist/env.py: device … was requested": {"device"},  # the same in Python
     "launch/folder.py: … was not launched": {"--launch"},  # starts several processes
     "recipes/image_tokenizer/config.py: sizes from": {"model.patch_size"},  # says what the sizes follow from
     "recipes/t5/inference.py: an example has no": {"--fields"},  # what is replaced

@@ -85,7 +85,7 @@ def test_what_is_missing_is_named(toys, tmp_path):
     assert len(missing) == len(NUM_ROWS) - 2  # RTE, and WNLI by its majority
     path, refused = replace(sweep, num_rows=NUM_ROWS).submit(sweep.run(), "cpu")
     assert path.name == "incomplete-submission.zip"
-    assert set(refused) - set(missing) == {"RTE.tsv: 16 answers; the test set has 3000 rows"}
+    assert set(refused) - set(missing) == {"RTE.tsv: 16 answers, but the test set has 3000 rows"}
 
 
 def test_weights_of_runs_that_were_not_chosen_go(toys, tmp_path):

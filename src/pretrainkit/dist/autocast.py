@@ -7,7 +7,8 @@ from torch import Tensor
 
 
 def in_float32(some: Tensor) -> AbstractContextManager[object]:
-    """A context without autocast on the device of a tensor; on "meta", which has none, nothing."""
+    """Return a context without autocast on the device of a tensor; on "meta", which has no autocast, it does
+    nothing."""
     kind = some.device.type
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
@@ -16,21 +17,22 @@ _residual_is_narrow = False
 
 
 def narrow_residual(is_narrow: bool) -> None:
-    """Choose for this process whether `residual` rounds. It outlives a forward pass, because blocks may be computed
-    again in the backward pass."""
+    """Set for this process whether `residual` rounds. The setting outlives a forward pass, because blocks may be
+    computed again in the backward pass."""
     global _residual_is_narrow
     _residual_is_narrow = is_narrow
 
 
 def residual(x: Tensor) -> Tensor:
-    """Round `x`, the residual stream of a block, to `activation_dtype` where `narrow_residual` chose so.
+    """Round `x`, the residual stream of a block, to `activation_dtype` if `narrow_residual` enabled it.
 
-    Sums and norms, whose statistics stay float32, then move half as many bytes."""
+    Sums, and norms, whose statistics stay float32, then move half as many bytes.
+    """
     return x.to(activation_dtype(x)) if _residual_is_narrow else x
 
 
 def activation_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of autocast on the device of `x` if autocast is on, else the dtype of `x`."""
+    """Return the dtype of autocast on the device of `x` if autocast is on, otherwise the dtype of `x`."""
     kind = x.device.type
     is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if is_on else x.dtype

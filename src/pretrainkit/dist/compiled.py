@@ -1,4 +1,4 @@
-"""Around compiled code: sizes that change from batch to batch, and what torch gives up compiling."""
+"""Support for compiled code: sizes that change from batch to batch, and functions that torch stops compiling."""
 
 import logging
 import sys
@@ -13,9 +13,9 @@ _COMPILER_LOG = logging.getLogger("torch._dynamo.convert_frame")
 def vary(*tensors: Tensor) -> None:
     """Declare that the first dimension of these tensors, arguments of a compiled module, changes from batch to batch.
 
-    Otherwise torch takes it for fixed, and compiles the module a second time when the second batch is of another size.
+    Otherwise torch assumes that it is fixed, and compiles the module again when the second batch has another size.
     """
-    if "torch._dynamo" in sys.modules:  # else nothing is compiled; to import it takes seconds
+    if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled; importing it takes seconds
         from torch._dynamo import maybe_mark_dynamic
 
         for tensor in tensors:
@@ -23,8 +23,8 @@ def vary(*tensors: Tensor) -> None:
 
 
 class GivenUp(logging.Handler):
-    """Context manager that collects what torch runs uncompiled because it has made too many graphs of it. Torch only
-    writes a warning into its own log, once for each function."""
+    """Context manager that collects functions that torch runs uncompiled because they have too many graphs. Torch only
+    writes a warning to its own log, once for each function."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -34,8 +34,8 @@ class GivenUp(logging.Handler):
         if record.msg.startswith("torch._dynamo hit config") and isinstance(record.args, tuple):
             _, limit, function, reason = (str(arg).strip() for arg in record.args[:4])
             self._texts.append(
-                f"torch.compile has made {limit} graphs of {function}, the most that are allowed, and now runs it "
-                f"uncompiled, which is slower; the last one was for: {reason}; parallel.compile=off saves the time "
+                f"torch.compile has made {limit} graphs of {function}, which is the limit, and now runs it uncompiled, "
+                f"which is slower; the last graph was for: {reason}; parallel.compile=off saves the time "
                 "that compiling takes"
             )
 

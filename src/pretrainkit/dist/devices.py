@@ -1,5 +1,5 @@
 """Devices of this machine, for any back end of `torch.accelerator`: CUDA, MPS, XPU, and installed back ends that
-register themselves."""
+register with torch."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """The accelerators of this machine; where there is none, its CPU."""
+    """Return the accelerators of this machine, or its CPU if there is none."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
         return [cpu()]
@@ -40,7 +40,7 @@ def devices() -> list[Device]:
 
 
 def cpu() -> Device:
-    """This machine's CPU and memory."""
+    """Describe this machine's CPU and memory."""
     lines = Path("/proc/cpuinfo").read_text(errors="replace") if Path("/proc/cpuinfo").exists() else ""
     model = next((line.partition(":")[2].strip() for line in lines.splitlines() if line.startswith("model name")), None)
     sizes = {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} & set(os.sysconf_names)
@@ -49,7 +49,7 @@ def cpu() -> Device:
 
 
 def described(device: torch.device) -> Device:
-    """Describe a device, as far as this machine knows it."""
+    """Describe a device, as far as its back end reports it."""
     kind = device.type
     if kind == "cpu":
         return cpu()
@@ -63,27 +63,28 @@ def described(device: torch.device) -> Device:
 
 
 def rank_memory(device: torch.device, local_ranks: int) -> int | None:
-    """Return the bytes for one of `local_ranks` ranks of this machine: the memory of its device, or its share of RAM."""
+    """Return the bytes for one of `local_ranks` ranks of this machine: the memory of its device, or its share of
+    RAM."""
     num_bytes = described(device).memory_bytes
     return None if num_bytes is None else num_bytes // (local_ranks if device.type == "cpu" else 1)
 
 
 @cache
 def has_pinned_memory(device: torch.device) -> bool:
-    """True if copies from the host to a device of this machine can run asynchronously. torch does not
-    require this of back ends that register themselves."""
+    """True if copies from the host to a device of this machine can run asynchronously. Torch does not require this of
+    registered back ends."""
     if device.type == "cpu":
         return False
     try:
         torch.empty(1).pin_memory()
-    except RuntimeError:  # also where the back end has no such operator
+    except RuntimeError:  # also raised if the back end has no such operator
         return False
     return True
 
 
 def to_device(module: nn.Module, device: torch.device) -> nn.Module:
-    """`module.to(device)`, after which tied parameters are still one. torch itself makes two of them on devices whose
-    tensors are of another kind than the CPU's: those of back ends that register themselves."""
+    """Do `module.to(device)`, but keep tied parameters tied. Torch itself unties them on devices of registered back
+    ends, whose tensors have another type than the CPU's."""
     places: dict[nn.Parameter, list[tuple[dict[str, Any], str]]] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():
@@ -97,8 +98,8 @@ def to_device(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def from_host(values: Any, device: torch.device) -> torch.Tensor:
-    """A tensor on `device` with the values of a NumPy array, tensor or list of the host: through pinned memory and
-    without waiting where the device has such."""
+    """Return a tensor on `device` with the values of a NumPy array, tensor or list on the host. If the device has
+    pinned memory, the copy goes through it and the host does not wait."""
     tensor = torch.as_tensor(values, device="cpu")
     if not has_pinned_memory(device):
         return tensor.to(device)
@@ -106,7 +107,7 @@ def from_host(values: Any, device: torch.device) -> torch.Tensor:
 
 
 def kept_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor where it is, unless it is the host's: then on `device`, as by `from_host`."""
+    """Return the tensor itself, unless it is on the host and `device` is not; then copy it by `from_host`."""
     return from_host(tensor, device) if tensor.device.type == "cpu" != device.type else tensor
 
 
@@ -116,29 +117,29 @@ def reads_at_once(device: torch.device) -> bool:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Metal has none."""
+    """True if the device supports float64, which Metal does not."""
     return device.type != "mps"
 
 
 def has_fused_optimizers(tensors: Iterable[torch.Tensor]) -> bool:
-    """True if torch has its fused kernels of optimizers for all of them."""
+    """True if torch has fused kernels of optimizers for all these tensors."""
     return all(tensor.device.type in ("cpu", "cuda") for tensor in tensors)
 
 
 def device_name(device: torch.device) -> str:
-    """The model of a GPU of CUDA, as in datasheets; "CPU" for all others."""
+    """Return the model name of a CUDA GPU, as in datasheets; "CPU" for all other devices."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def seed_generators(key: int, device: torch.device) -> None:
-    """Make what torch draws from here on, on the host and on `device`, a function of `key`."""
+    """Make the following draws of torch, on the host and on `device`, a function of `key`."""
     torch.default_generator.manual_seed(key)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(key)
 
 
 class RandomState:
-    """The state of torch's generators on the host and on one device, to draw the same numbers again."""
+    """State of torch's generators on the host and on one device, to draw the same numbers again."""
 
     def __init__(self, device: torch.device) -> None:
         self._host = torch.get_rng_state()
@@ -152,7 +153,7 @@ class RandomState:
 
 
 def attention_back_ends(kind: str) -> list[str]:
-    """The fused kernels of scaled_dot_product_attention that torch may choose from on a device of this type."""
+    """Return the fused kernels of scaled_dot_product_attention that torch can use on a device of this type."""
     if kind == "cpu":
         return ["flash (CPU)"]
     if kind != "cuda":

@@ -1,8 +1,7 @@
-"""The processes of a run: who I am among them, what device I use, and the few collectives the trainer needs.
+"""The processes of a run: rank, device, and the few collectives that the trainer needs.
 
-A launcher such as torchrun tells each process its place through the environment (RANK, WORLD_SIZE, LOCAL_RANK,
-MASTER_ADDR, MASTER_PORT). Without those variables the run is one process: no process group exists and every
-collective does nothing.
+A launcher such as torchrun passes each process its place by environment variables (RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR, MASTER_PORT). Without them the run is one process: there is no process group, and collectives do nothing.
 """
 
 import atexit
@@ -26,9 +25,9 @@ _RAISABLE = {kind.__name__: kind for kind in (ConfigError, DataError, Checkpoint
 _LEFT: list[Any] = []
 """Process groups that this process has left.
 
-If DDP's reducer has the last reference to a group, its destructor joins the threads of gloo without releasing the GIL,
-and hangs for ever when one of them waits for the GIL to release a tensor (pytorch/pytorch#56297). References of Python
-do release it, so these last until all reducers are gone, and end before Python does."""
+If DDP's reducer has the last reference to a group, its destructor joins the threads of gloo without releasing the GIL.
+It hangs forever if one of them waits for the GIL to release a tensor (pytorch/pytorch#56297). Python references do
+release the GIL, so these are kept until all reducers are destroyed, and released before Python ends."""
 
 
 def _release_groups() -> None:
@@ -42,13 +41,13 @@ class World:
     """All processes of a run. The default is one process on the CPU."""
 
     rank: int = 0
-    """My index among all processes."""
+    """Index of this process among all processes."""
     world_size: int = 1
-    """Processes."""
+    """Number of processes."""
     local_rank: int = 0
-    """My index among the processes of this machine; it chooses the device."""
+    """Index of this process among the processes of its machine; it determines the device."""
     local_world_size: int = 1
-    """Processes of this machine; all of them where a launcher says nothing of machines."""
+    """Number of processes of this machine; of all processes if the launcher does not report machines."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     backend: str | None = None
     """Back end of the process group, such as "gloo"; None for one process."""
@@ -59,28 +58,29 @@ class World:
         return self.rank == 0
 
     def all_reduce_(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
-        """Replace `tensor` by its sum, maximum or minimum over all ranks, on the device it is on."""
+        """Replace `tensor` by its sum, maximum or minimum over all ranks, on its device."""
         if self.world_size > 1:
             dist.all_reduce(tensor, getattr(dist.ReduceOp, op.upper()))
         return tensor
 
     def max(self, *values: float) -> list[float]:
-        """Return the largest of each value over all ranks. One small message through the CPU: no device is waited for."""
+        """Return the maximum of each value over all ranks, by one small message over the CPU. It waits for no
+        device."""
         if self.world_size == 1:
             return list(values)
         return self.all_reduce_(torch.tensor(values, dtype=torch.float64), "max").tolist()
 
     def broadcast_object(self, value: T) -> T:
-        """Rank 0's `value` on every rank.
+        """Return rank 0's `value` on every rank.
 
-        JSON travels, not pickle: numbers, strings, booleans, None, lists, dicts with string keys.
+        Values are sent as JSON, not as pickles: numbers, strings, booleans, None, lists, dicts with string keys.
         """
         return self.gather_objects(value)[0]
 
     def gather_objects(self, value: T, group: dist.ProcessGroup | None = None) -> list[T]:
-        """Every rank's `value`, by rank, on every rank; JSON travels.
+        """Return the `value` of every rank, sorted by rank, on every rank. Values are sent as JSON.
 
-        `group` is a process group of all ranks with a backend for the CPU; None: the one of `init_world`.
+        `group` is a process group of all ranks with a backend for the CPU; None: the group of `init_world`.
         """
         if self.world_size == 1:
             return [value]
@@ -89,8 +89,8 @@ class World:
         return [json.loads(text) for text in texts]
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Rank 0's result of `work()` on every rank (as JSON). Where it raises PretrainKitError, every rank does, so
-        that none waits."""
+        """Return rank 0's result of `work()` on every rank (as JSON). If it raises PretrainKitError, every rank raises
+        it, so that no rank waits forever."""
         if self.world_size == 1:
             return work()
         outcome: dict[str, Any] = {}
@@ -101,7 +101,7 @@ class World:
             except PretrainKitError as error:
                 failure = error
                 outcome = {"error": str(error), "type": type(error).__name__}
-        outcome = self.broadcast_object(outcome)  # rank 0's replaces the empty ones
+        outcome = self.broadcast_object(outcome)  # rank 0's outcome replaces the empty ones
         if failure is not None:
             raise failure
         if "error" in outcome:
@@ -110,15 +110,15 @@ class World:
         return value
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank calls this."""
         if self.world_size > 1:
             dist.barrier(device_ids=[self.local_rank] if self.device.type == "cuda" else None)
 
     def close(self) -> None:
-        """Leave the process group. Nothing to do for one process."""
+        """Leave the process group. Does nothing with one process."""
         if self.world_size > 1 and dist.is_initialized():
             if not _LEFT:
-                atexit.register(_release_groups)  # it runs before what other packages registered until now
+                atexit.register(_release_groups)  # runs before functions that other packages have registered so far
             _LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
 
@@ -130,9 +130,11 @@ class World:
 
 
 def init_world(device: str | None = None) -> World:
-    """Join the other processes of the run, as the launcher's environment says. `device` is "cpu" or the type of an
-    accelerator, such as "cuda"; None: the accelerator when there is one. Raises InputError where the environment is
-    incomplete or contradicts itself, or there is no such device."""
+    """Join the other processes of the run, as defined by the launcher's environment.
+
+    `device` is "cpu" or the type of an accelerator, such as "cuda"; None: the accelerator if there is one. Raises
+    InputError if the environment is incomplete or inconsistent, or there is no such device.
+    """
     rank, world_size, local_rank, local_world_size = _place()
     chosen = _device(device, local_rank)
     if world_size == 1:
@@ -144,7 +146,7 @@ def init_world(device: str | None = None) -> World:
         collectives = dist.Backend.default_device_backend_map.get(chosen.type)
         if collectives is None:
             raise InputError(
-                f"{world_size} processes were started on devices of type {chosen.type!r}, whose back end brings no "
+                f"{world_size} processes were started on devices of type {chosen.type!r}, whose back end has no "
                 "collectives\n  start one process, or use --device cpu (in Python device='cpu')"
             )
         backend += f",{chosen.type}:{collectives}"
@@ -154,7 +156,7 @@ def init_world(device: str | None = None) -> World:
 
 
 def _place() -> tuple[int, int, int, int]:
-    """(rank, world size, local rank, local world size) from the environment."""
+    """Return (rank, world size, local rank, local world size) from the environment."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return 0, 1, 0, 1
     missing = [name for name in _LAUNCHER_VARIABLES if name not in os.environ]
@@ -177,24 +179,24 @@ def _place() -> tuple[int, int, int, int]:
     return rank, world_size, local_rank, local_world_size
 
 
-def _device(wanted: str | None, local_rank: int) -> torch.device:
-    """The device of this process, made current."""
+def _device(requested: str | None, local_rank: int) -> torch.device:
+    """Return the device of this process, after making it current."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if wanted is None:
-        wanted = accelerator.type if accelerator is not None else "cpu"
-    if wanted == "cpu":
+    if requested is None:
+        requested = accelerator.type if accelerator is not None else "cpu"
+    if requested == "cpu":
         return torch.device("cpu")
-    if accelerator is None or accelerator.type != wanted:
-        found = f"the accelerator here is {accelerator.type}" if accelerator else "this machine has no accelerator"
+    if accelerator is None or accelerator.type != requested:
+        available = f"the accelerator here is {accelerator.type}" if accelerator else "this machine has no accelerator"
         raise InputError(
-            f"device {wanted!r} was asked for, but {found}\n"
+            f"device {requested!r} was requested, but {available}\n"
             "  leave it out, or use --device cpu (in Python device='cpu')"
         )
     num_devices = torch.accelerator.device_count()
     if local_rank >= num_devices:
         raise InputError(
-            f"this is process {local_rank + 1} on this machine, but it has {num_devices} {wanted} device(s)\n"
+            f"this is process {local_rank + 1} on this machine, but it has {num_devices} {requested} device(s)\n"
             f"  start at most {num_devices} processes per machine, or use --device cpu (in Python device='cpu')"
         )
     torch.accelerator.set_device_index(local_rank)
-    return torch.device(wanted, local_rank)
+    return torch.device(requested, local_rank)

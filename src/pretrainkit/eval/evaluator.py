@@ -1,4 +1,5 @@
-"""Held-out data once, spread over ranks: metrics as ratios of sums, never a mean of means; embeddings of rows.
+"""Evaluation on held-out data, spread over ranks: each metric is a ratio of sums, never a mean of means. Also
+embeddings of rows.
 
 Dimensions: N rows, B rows of a batch, D width of the embeddings.
 """
@@ -23,9 +24,9 @@ from pretrainkit.training.precision import Precision
 
 _ALONE = World()
 BuildRows = Callable[[NDArray[np.int64]], HostBatch]
-"""The batch of some rows, on the host; called from several threads at once."""
+"""Function from row indices to a batch on the host. It is called from several threads at once."""
 Forward = Callable[[dict[str, Tensor]], Tensor]
-"""A batch on the device to its embeddings (B, D)."""
+"""Function from a batch on the device to its embeddings (B, D)."""
 
 
 def evaluate(
@@ -37,31 +38,30 @@ def evaluate(
     world: World = _ALONE,
     num_counted: int | None = None,
 ) -> dict[str, float]:
-    """Every metric of the objective: its total over all batches and ranks divided by its weight over them, once.
-    Raises DataError where no rank had a batch.
+    """Return every metric of the objective: its total over all batches and ranks, divided once by its weight over them.
 
-    The model is put into evaluation mode and back; its weights do not change.
+    The model is put into evaluation mode and back; its weights do not change. Raises DataError if no rank had a batch.
 
     Args:
-        batches: Of this rank, however large; with FSDP2 equally many on each rank, as every forward pass gathers
-            parameters. `dealt` gives them out so.
-        num_counted: Number of batches that count; the others keep this rank in step. None: all.
+        batches: Batches of this rank, of any size. With FSDP2 each rank needs equally many, because every forward pass
+            gathers parameters; `dealt` distributes them in this way.
+        num_counted: Number of batches that count; later ones only keep this rank in step. None: all.
 
     Returns:
-        Metric name to value, sorted by name, the same on all ranks; what nothing was counted of is left out. With
-        `loss`: the training loss on this data, if the metrics hold all its terms; one without weight counts as 0.
+        Metrics by name, sorted, the same on all ranks. Metrics without weight are left out. Includes `loss`, the
+        training loss on this data, if the metrics contain all its terms; a term without weight counts as 0.
     """
     sums_per_batch: list[tuple[list[str], Tensor]] = []
     with evaluation_mode(model), torch.no_grad():
         for host_batch in batches:
             batch = {name: torch.from_numpy(array).to(precision.device) for name, array in host_batch.items()}
             with precision.autocast():
-                found = objective.metrics(model, batch)
+                metrics = objective.metrics(model, batch)
             if len(sums_per_batch) == num_counted:
                 continue
-            # Stays on the device: reading it would make the host wait for every batch.
-            parts = [kept_on(part, precision.device) for term in found.values() for part in term]
-            sums_per_batch.append((list(found), torch.stack(parts)))
+            # The sums stay on the device: reading them would make the host wait for every batch.
+            parts = [kept_on(part, precision.device) for term in metrics.values() for part in term]
+            sums_per_batch.append((list(metrics), torch.stack(parts)))
 
     mine = _summed(chain.from_iterable(zip(names, sums.view(-1, 2).tolist()) for names, sums in sums_per_batch))
     everyone = world.gather_objects(mine)
@@ -85,7 +85,7 @@ def evaluate_records(
     precision: Precision,
     world: World,
 ) -> dict[str, float]:
-    """`evaluate` on the first `num_examples` of an order: each scored once, in the same batches on any world."""
+    """Evaluate on the first `num_examples` of an order. Each is scored once, in the same batches for any world size."""
     numbers, num_counted = dealt(-(-num_examples // batch_size), world)
     places = (np.arange(number * batch_size, min((number + 1) * batch_size, num_examples)) for number in numbers)
     batches = (build(order.records(place)) for place in places)
@@ -93,19 +93,19 @@ def evaluate_records(
 
 
 def _summed(terms: Iterable[tuple[str, Sequence[float]]]) -> dict[str, tuple[float, float]]:
-    """Total and weight of each metric, added up in the order of the terms."""
-    found: dict[str, tuple[float, float]] = {}
+    """Return total and weight of each metric, added up in the order of the terms."""
+    sums: dict[str, tuple[float, float]] = {}
     for name, (total, weight) in terms:
-        before = found.get(name, (0.0, 0.0))
-        found[name] = (before[0] + total, before[1] + weight)
-    return found
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + weight)
+    return sums
 
 
 def dealt(num_batches: int, world: World) -> tuple[list[int], int]:
     """Return the indices of the batches of this rank, and how many of them count.
 
-    Batches are the same on any number of ranks, each counts on one rank, and every rank takes equally many: a rank
-    without a batch in the last round repeats the last batch, without counting it.
+    Batches are the same on any number of ranks, and each counts on one rank. All ranks get equally many: a rank without
+    a batch in the last round repeats the last batch, which does not count.
     """
     turns = range(world.rank, -(-num_batches // world.world_size) * world.world_size, world.world_size)
     return [min(turn, num_batches - 1) for turn in turns], sum(turn < num_batches for turn in turns)
@@ -113,7 +113,7 @@ def dealt(num_batches: int, world: World) -> tuple[list[int], int]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within; after it every module is in its own mode again, frozen ones too."""
+    """Use evaluation mode while the context is active, then restore the mode of every module, including frozen ones."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -127,44 +127,46 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def embed_rows(
     build: BuildRows, forward: Forward, num_rows: int, *, batch_size: int, world: World, num_threads: int = 0
 ) -> Tensor:
-    """All embeddings, float32 (N, D) on the device, the same on every rank: a collective.
+    """Return all embeddings, float32 (N, D) on the device, the same on every rank. A collective.
 
     The arguments are those of `forward_batches`.
     """
-    found: Tensor | None = None
+    embeddings: Tensor | None = None
     for rows, vectors_BD in forward_batches(
         build, forward, num_rows, batch_size=batch_size, world=world, num_threads=num_threads
     ):
-        if found is None:
-            found = torch.zeros(num_rows, vectors_BD.shape[1], device=world.device)
-        found[rows] = vectors_BD
-    assert found is not None, "there is nothing to embed"
-    return world.all_reduce_(found)  # every row is zero on all ranks but one
+        if embeddings is None:
+            embeddings = torch.zeros(num_rows, vectors_BD.shape[1], device=world.device)
+        embeddings[rows] = vectors_BD
+    assert embeddings is not None, "there is nothing to embed"
+    return world.all_reduce_(embeddings)  # every row is zero on all ranks except one
 
 
 @torch.no_grad()
 def forward_batches(
     build: BuildRows, forward: Forward, num_rows: int, *, batch_size: int, world: World, num_threads: int = 0
 ) -> Iterator[tuple[slice, Tensor]]:
-    """This rank's share of the rows and their embeddings, float32 (B, D), batch by batch.
+    """Yield this rank's rows and their embeddings, float32 (B, D), batch by batch.
 
-    Batches are cut without regard to the number of ranks, so that a row stands among the same others on any number of
-    them, and dealt out in turn. Where their number is not a multiple of the ranks, some ranks do the last one once
-    more and get no rows for it: with FSDP2 every rank must make equally many forward passes.
+    Batches are cut independently of the number of ranks, so each row is in the same batch on any number of ranks, and
+    distributed in turn. If their number is not a multiple of the ranks, some ranks repeat the last batch and yield no
+    rows for it, because with FSDP2 every rank must make equally many forward passes.
 
-    `num_rows` is at least 1. Batches are built ahead in `num_threads` threads; 0: in this one.
+    `num_rows` is at least 1. Batches are built in advance by `num_threads` threads; 0: in the current thread.
     """
     mine, num_counted = dealt(-(-num_rows // batch_size), world)
 
     def rows_of(turn: int) -> slice:
         return slice(mine[turn] * batch_size, min((mine[turn] + 1) * batch_size, num_rows))
 
-    def of_turn(turn: int) -> HostBatch:
+    def build_turn(turn: int) -> HostBatch:
         rows = rows_of(turn)
         return build(np.arange(rows.start, rows.stop))
 
     turns = range(len(mine))
-    batches = prefetch.in_threads(of_turn, turns, num_threads, 2 * num_threads) if num_threads else map(of_turn, turns)
+    batches = (
+        prefetch.in_threads(build_turn, turns, num_threads, 2 * num_threads) if num_threads else map(build_turn, turns)
+    )
     for turn, host_batch in zip(turns, batches, strict=True):
         batch = {name: torch.from_numpy(array).to(world.device) for name, array in host_batch.items()}
         vectors_BD = forward(batch).float()

@@ -1,10 +1,10 @@
-"""What a trained model says about many examples, as JSON lines: chunk by chunk, so that an interrupted work goes on.
-Torch-free.
+"""Answers of a trained model to many examples, as JSON lines. They are written in chunks, so that an interrupted
+command can resume. Imports no torch.
 
 OUT.chunks/request.json               the request; chunks of other requests are not continued
-OUT.chunks/chunk-00003-of-00010.jsonl whole or absent
+OUT.chunks/chunk-00003-of-00010.jsonl complete or absent
 OUT                                   all chunks in order, once all exist; the folder is then removed
-OUT.manifest.json                     written last: what was asked, lines, SHA-256
+OUT.manifest.json                     written last: the request, number of lines, SHA-256
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SHOWN = 200
 _quiet = Quiet()
 
 Mode = Literal["predict", "score", "predict-with-scores"]
-"""predict: what the model says. score: how likely the targets are to it. predict-with-scores: what it says, and how
-likely that is."""
+"""predict: the answer of the model. score: the log-likelihood of the targets. predict-with-scores: the answer and its
+log-likelihood."""
 
 
 class RequestOptions(TypedDict, total=False):
-    """The fields of `InferenceRequest` that users of `pretrainkit.infer` give."""
+    """The fields of `InferenceRequest` that users of `pretrainkit.infer` set."""
 
     mode: Mode
     inputs: str | None
@@ -78,61 +78,63 @@ class InferenceRequest:
     batch_size: int = 32
     """Examples per forward pass."""
     decoding: Mapping[str, Any] = field(default_factory=dict)
-    """The recipe's settings for making answers."""
+    """Settings of the recipe for generating answers."""
 
 
 class Inference(ABC):
-    """Examples, and what a model says about them."""
+    """Examples, and a model's answers to them."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Examples."""
+        """Return the number of examples."""
 
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """JSON values that change whenever a line could: of examples, vocabulary and settings, not of the weights."""
+        """JSON values that change whenever a line could change: from examples, vocabulary and settings, not the
+        weights."""
 
     @abstractmethod
     def lines(self, begin: int, end: int) -> list[dict[str, Any]]:
-        """JSON objects for the examples `begin` … `end` - 1, in order; the same ones for the same range."""
+        """Return JSON objects for the examples `begin` … `end` - 1, in order; the same ones for the same range."""
 
 
 def write_lines(
     inference: Inference,
     out: Path,
     *,
-    asked: Mapping[str, Any],
+    extra_settings: Mapping[str, Any],
     chunk_size: int,
     shard: tuple[int, int] = (0, 1),
     overwrite: bool = False,
     progress: Progress = _quiet,
 ) -> Path:
-    """Write a line for each example; what an earlier call finished is kept. Returns the file. Raises InputError where
-    there is such a file, or its chunks, of another question; DataError where it cannot be written.
+    """Write a line for each example, and return the file. Chunks that an earlier call finished are kept.
+
+    Raises InputError if the file or its chunks belong to another request, and DataError if it cannot be written.
 
     Args:
-        out: A file. Of several shards its name gets `-00000-of-00004` before the suffix.
-        asked: JSON values that belong to the request besides `inference.settings`, such as the weights.
+        out: A file. With several shards, its name gets `-00000-of-00004` before the suffix.
+        extra_settings: JSON values that belong to the request besides `inference.settings`, such as the weights.
         chunk_size: Number of examples per chunk.
         shard: (index, number of shards); shards are consecutive parts of the examples.
         overwrite: Replace a file or chunks of another request.
     """
     number, num_shards = shard
     if not 0 <= number < num_shards:
-        raise InputError(f"shard {number} of {num_shards}: shards are counted from 0\n  give 0/{num_shards} to begin")
+        raise InputError(f"shard {number} of {num_shards}: shards are counted from 0\n  the first is 0/{num_shards}")
     target = out if num_shards == 1 else out.with_name(f"{out.stem}-{number:05d}-of-{num_shards:05d}{out.suffix}")
     begin, end = (len(inference) * part // num_shards for part in (number, number + 1))
-    request = {**asked, **inference.settings, "examples": [begin, end], "chunk_size": chunk_size}
+    request = {**extra_settings, **inference.settings, "examples": [begin, end], "chunk_size": chunk_size}
     request["fingerprint"] = fingerprint(request)
     chunks = target.with_name(f"{target.name}.chunks")
     if overwrite:
-        manifest_path(target).unlink(missing_ok=True)  # before what it says is no longer so
+        manifest_path(target).unlink(missing_ok=True)  # first, because it describes the file
         shutil.rmtree(chunks, ignore_errors=True)
         target.unlink(missing_ok=True)
     elif _is_finished(target, chunks, request):
-        shutil.rmtree(chunks, ignore_errors=True)  # of a call that was cut when it had only them to remove
-        progress.note(f"{target} is finished already")
+        shutil.rmtree(chunks, ignore_errors=True)  # left behind if a call was interrupted while removing them
+        progress.note(f"{target} is already complete")
         return target
     _prepare(chunks, request)
 
@@ -157,11 +159,11 @@ def write_lines(
 
 
 def folder_of_mixture(out: Path, mixture: str) -> Path:
-    """`out`, for a file of each task. Raises InputError where it is a file, or called like one."""
+    """Return `out`, a folder for one file per task. Raises InputError if it is a file, or has the name of one."""
     if out.is_file() or out.suffix in (".json", ".jsonl"):
         raise InputError(
-            f"{out} is a file, but {mixture} is a mixture: each of its tasks has answers of its own\n"
-            f"  give a folder: --out {out.with_suffix('')}"
+            f"{out} is a file, but {mixture} is a mixture: each of its tasks has a separate file of answers\n"
+            f"  use a folder: --out {out.with_suffix('')}"
         )
     return out
 
@@ -174,17 +176,17 @@ def _is_finished(target: Path, chunks: Path, request: Mapping[str, Any]) -> bool
         earlier = read_manifest(target).get("request", {})
     if earlier == request:
         return True
-    if (chunks / "request.json").is_file():  # stopped between the file and its manifest
+    if (chunks / "request.json").is_file():  # interrupted between the file and its manifest
         return False
     raise InputError(
-        f"{target} exists{_differences(earlier, request)}\n  give another --out, or replace it with --overwrite"
+        f"{target} exists{_differences(earlier, request)}\n  choose another --out, or replace it with --overwrite"
     )
 
 
 def _encoded(line: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(line, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON has an escape for and UTF-8 has not
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot encode
         return json.dumps(line).encode()
 
 
@@ -194,12 +196,12 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
         earlier = json.loads(path.read_bytes())
         if earlier != request and any(chunks.glob("chunk-*.jsonl")):
             raise InputError(
-                f"{chunks} has parts of other answers{_differences(earlier, request)}\n"
+                f"{chunks} contains parts of other answers{_differences(earlier, request)}\n"
                 "  repeat the same command to continue, choose another --out, or start again with --overwrite"
             )
         if earlier == request:
             return
-    elif chunks.exists():  # parts of nobody knows what, where their removal was cut
+    elif chunks.exists():  # parts of an unknown request, whose removal was interrupted
         shutil.rmtree(chunks)
     with atomic_file(path) as file:
         file.write(json.dumps(request, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -208,8 +210,8 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
 def _differences(earlier: Mapping[str, Any], request: Mapping[str, Any]) -> str:
     names = [name for name in request if name != "fingerprint" and earlier.get(name) != request[name]]
     if not earlier:
-        return ", and it was not made here"
+        return ", and it was not written by this command"
     lines = [
-        f"\n  {name}: {str(earlier.get(name))[:_SHOWN]} there, {str(request[name])[:_SHOWN]} here" for name in names
+        f"\n  {name}: {str(earlier.get(name))[:_SHOWN]} before, {str(request[name])[:_SHOWN]} now" for name in names
     ]
-    return ", made by another command" + "".join(lines)
+    return ", written by another command" + "".join(lines)

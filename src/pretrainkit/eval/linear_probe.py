@@ -1,12 +1,12 @@
 """Classifiers on frozen features: linear layers, several at once, each with its own learning rate; nearest neighbours;
-a linear layer fitted to the end.
+a linear layer that is fitted until convergence.
 
 Dimensions: B images of an update, R rows of a chunk, N images or examples, F or D width of the features, C classes (1
 for numbers), L learning rates, Q images to classify, K neighbours.
 
-Sources: specification 13, which is the linear probing of Cui et al. 2022, https://arxiv.org/abs/2112.09331: LARS,
-warm-up and cosine on a layer with bias, features neither normalised nor augmented with anything. Neighbours: Wu et al.
-2018, section 3.4, https://arxiv.org/abs/1805.01978: each of the K nearest by cosine votes for its class with the weight
+Sources: the linear probing of Cui et al. 2022, https://arxiv.org/abs/2112.09331: LARS, warm-up and cosine on a layer
+with bias; features are neither normalised nor extended. Neighbours: Wu et al. 2018, section 3.4,
+https://arxiv.org/abs/1805.01978: each of the K nearest by cosine votes for its class with the weight
 exp(cosine / temperature).
 """
 
@@ -38,9 +38,9 @@ class Scores(NamedTuple):
 
 
 class Heads(nn.Module):
-    """L linear layers that read the same features and start alike, as `nn.Linear` does.
+    """L linear layers that read the same features and start with equal weights, initialised like `nn.Linear`.
 
-    A bias that started at 0 would have the norm 0, for which LARS takes the bare learning rate in the first update.
+    A zero bias would have the norm 0, and LARS would use the unscaled learning rate for it in the first update.
     """
 
     def __init__(self, num_features: int, num_classes: int, num_heads: int, seed: int) -> None:
@@ -54,12 +54,12 @@ class Heads(nn.Module):
         self.biases = nn.ParameterList(bias_C.clone() for _ in range(num_heads))
 
     def forward(self, features_BF: Tensor) -> Tensor:
-        """(B, L, C)"""
+        """Return logits (B, L, C)."""
         logits = F.linear(features_BF, torch.cat(list(self.weights)), torch.cat(list(self.biases)))
         return logits.unflatten(1, (len(self.weights), self.num_classes))
 
     def rows_at_once(self) -> int:
-        """Number of rows whose logits fit the maximum size of a chunk."""
+        """Return the number of rows whose logits have at most the size of a chunk."""
         return max(1, _LOGITS_BYTES // (4 * len(self.weights) * self.num_classes))
 
 
@@ -72,10 +72,10 @@ def train_heads(
     config: ProbeConfig,
     device: torch.device,
 ) -> Heads:
-    """Train one layer for each learning rate; they see the same batches and do not influence one another.
+    """Train one layer for each learning rate, on the same batches and independently of one another.
 
-    `batches` are features float32 (B, F) and labels int64 (B,) of `num_steps` updates; of `config` warm-up, momentum,
-    decay and seed are read.
+    `batches` yields features float32 (B, F) and labels int64 (B,) of `num_steps` updates. Warm-up, momentum, decay and
+    seed come from `config`.
     """
     heads = Heads(num_features, num_classes, len(learning_rates), config.seed).to(device)
     groups = [
@@ -101,14 +101,14 @@ def train_heads(
 
 @torch.no_grad()
 def score_heads(heads: Heads, features_NF: Tensor, label_N: Tensor) -> list[Scores]:
-    """Accuracy of each layer. Of equally likely classes the first counts as likelier."""
+    """Return the accuracies of each layer. Of equally likely classes the first one counts as more likely."""
     num_right_L2 = torch.zeros(len(heads.weights), 2, dtype=torch.int64, device=features_NF.device)
     at_once = heads.rows_at_once()
     for features_RF, label_R in zip(features_NF.split(at_once), label_N.split(at_once)):
         logits_RLC = heads(features_RF)
         index_RL1 = label_R[:, None, None].expand(-1, logits_RLC.shape[1], 1)
         own_RL1 = logits_RLC.gather(2, index_RL1)
-        # Classes that come before the right one: those with a higher logit, and of equal ones those of lower number.
+        # Classes before the right one: those with a higher logit, or with the same logit and a lower number.
         is_before = (logits_RLC > own_RL1) | (
             (logits_RLC == own_RL1) & (torch.arange(heads.num_classes, device=logits_RLC.device) < index_RL1)
         )
@@ -129,9 +129,9 @@ def knn_accuracy(
     temperature: float = 0.07,
     megabytes: int = 128,
 ) -> float:
-    """The percentage of queries whose class gets most votes; at a tie the class with the lower number does.
+    """Return the percentage of queries whose class gets the most votes; in a tie the class with the lower number wins.
 
-    Of equally near training images the first ones vote. With fewer training images than neighbours all of them vote.
+    Of equally near training images the first ones vote. If there are fewer training images than neighbours, all vote.
     """
     num_neighbours = min(num_neighbours, len(train_NF))
     query, train = (whole_numbers(normalised(vectors)) for vectors in (query_QF, train_NF))
@@ -140,30 +140,31 @@ def knn_accuracy(
     num_right = 0
     for rows in torch.arange(len(query), device=query.device).split(at_once):
         score_QN = query[rows] @ train.T
-        # All above the score of the last neighbour vote, and of those at it the first ones, as many as are left.
+        # All images above the score of the last neighbour vote, and the first of those with this score, until K have
+        # voted.
         last_Q1 = score_QN.topk(num_neighbours, dim=1).values[:, -1:]
         is_above_QN, is_equal_QN = score_QN > last_Q1, score_QN == last_Q1
         num_left_Q1 = num_neighbours - is_above_QN.sum(1, keepdim=True)
         votes_QN = is_above_QN | (is_equal_QN & (is_equal_QN.cumsum(1) <= num_left_Q1))
-        who_QK = votes_QN.nonzero()[:, 1].view(len(rows), num_neighbours)
-        weight_QK = (score_QN.gather(1, who_QK) / unit / temperature - 1 / temperature).exp()
+        voter_QK = votes_QN.nonzero()[:, 1].view(len(rows), num_neighbours)
+        weight_QK = (score_QN.gather(1, voter_QK) / unit / temperature - 1 / temperature).exp()
         total_QC = torch.zeros(len(rows), num_classes, dtype=weight_QK.dtype, device=query.device)
-        total_QC.scatter_add_(1, train_label_N[who_QK], weight_QK)
+        total_QC.scatter_add_(1, train_label_N[voter_QK], weight_QK)
         num_right += int((total_QC.argmax(1) == query_label_Q[rows]).sum())
     return 100 * num_right / len(query)
 
 
 def fit_linear(x_ND: Tensor, label_N: Tensor, num_classes: int, l2: float) -> tuple[Tensor, Tensor]:
-    """Multinomial logistic regression, or ridge regression where the labels are numbers. Draws nothing.
+    """Fit a multinomial logistic regression, or a ridge regression if the labels are numbers. Uses no random numbers.
 
     Args:
-        x_ND: Features, on any device; computed with on the CPU in float64.
+        x_ND: Features, on any device; the computation is on the CPU in float64.
         label_N: int64 numbers of classes, or floating-point numbers.
         l2: Half of it times the squared weights (not biases) of standardised features is added to the mean loss, which
             for numbers is half of the squared error.
 
     Returns:
-        (C, D) weights and (C,) biases for the features as they were given, float32 on the CPU.
+        (C, D) weights and (C,) biases for the features as passed, float32 on the CPU.
     """
     x_ND, label_N = x_ND.detach().cpu().double(), label_N.cpu()
     mean_D, deviation_D = x_ND.mean(0), x_ND.std(0, correction=0).clamp(min=_SMALLEST_DEVIATION)
@@ -191,9 +192,9 @@ def _logistic(x_ND: Tensor, label_N: Tensor, num_classes: int, l2: float) -> tup
 
         def loss() -> Tensor:
             optimizer.zero_grad()
-            found = F.cross_entropy(F.linear(x_ND, weight_CD, bias_C), label_N) + l2 / 2 * weight_CD.square().sum()
-            found.backward()
-            return found
+            total = F.cross_entropy(F.linear(x_ND, weight_CD, bias_C), label_N) + l2 / 2 * weight_CD.square().sum()
+            total.backward()
+            return total
 
         optimizer.step(loss)
     return weight_CD.detach(), bias_C.detach()

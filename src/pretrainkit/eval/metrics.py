@@ -1,12 +1,13 @@
-"""Metrics of targets and predictions: functions `(targets, predictions) -> dict[str, float]`, in percent. Torch-free.
+"""Metrics of targets and predictions: functions `(targets, predictions) -> dict[str, float]`, in percent. Imports no
+torch.
 
-The keys are those of the t5 library. Classes are whole numbers from 0 (-1 and whatever else is no class: an answer that
-names none). Their metrics agree with scikit-learn to rounding, correlations with SciPy, which gives NaN where they give
-0. BLEU and ROUGE need the packages of the extra [text-metrics].
+The keys are those of the t5 library. Classes are whole numbers from 0; any other number, such as -1, means that an
+answer names no class. Metrics of classes agree with scikit-learn up to rounding. Correlations agree with SciPy, which
+returns NaN where they return 0. BLEU and ROUGE need the packages of the extra [text-metrics].
 
-Where examples belong together (answers to one question, or copies of one question), targets are mappings with a
-`value`, which the metric of single examples takes, and a `group`, which is equal; predictions are mappings with a
-`value`.
+Examples may belong together (answers to one question, or copies of one question). Then targets are mappings with a
+`value`, the target of the single example, and a `group`, which is equal for all of them; predictions are mappings with
+a `value`.
 
 Sources of the metrics of answers: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Rajpurkar et al. 2018,
 https://arxiv.org/abs/1806.03822; Joshi et al. 2017, https://arxiv.org/abs/1705.03551.
@@ -36,34 +37,34 @@ _DETERMINER = re.compile(
 Grouped = Mapping[str, Any]
 _LABEL = re.compile(r"O|[BIES]-.+")
 OUTSIDE = "O"
-"""The label of a word that is in no entity."""
+"""Label of a word that is not part of an entity."""
 Entity = tuple[str, int, int]
-"""Kind, its first word, the word behind its last."""
+"""Kind of an entity, its first word, and the word after its last one."""
 Texts = Sequence[str] | Sequence[Sequence[str]]
-"""One text per example, or for each all texts that are right."""
+"""One text per example, or all right texts for each."""
 _ROUGE_KINDS = ("rouge1", "rouge2", "rougeLsum")
 
 
 def check_pairs(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
-    """Raises DataError where there is nothing to judge, or not one prediction for each target."""
+    """Raise DataError if there is nothing to score, or not exactly one prediction for each target."""
     if len(targets) != len(predictions):
         raise DataError(
-            f"there are {len(targets)} targets and {len(predictions)} predictions\n  give one prediction per target"
+            f"there are {len(targets)} targets and {len(predictions)} predictions\n  pass one prediction per target"
         )
     if not len(targets):
-        raise DataError("there is nothing to judge: no target and no prediction\n  check the split and num_examples")
+        raise DataError("there is nothing to score: no target and no prediction\n  check the split and num_examples")
 
 
 def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
-    """`accuracy`: how many predictions equal their target. Classes, or texts."""
+    """Return `accuracy`: the share of predictions that equal their target. For classes or texts."""
     check_pairs(targets, predictions)
     return {"accuracy": 100 * sum(t == p for t, p in zip(targets, predictions, strict=True)) / len(targets)}
 
 
 def f1_invalid_wrong(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """`f1` of class 1 against class 0. A prediction that is neither counts as the class that is wrong.
+    """Return `f1` of class 1 against class 0. A prediction that is neither counts as the wrong class.
 
-    0 where nothing is, or is said to be, of class 1.
+    It is 0 if no target and no prediction is class 1.
     """
     check_pairs(targets, predictions)
     target_N, prediction_N = np.asarray(targets), np.asarray(predictions)
@@ -72,15 +73,15 @@ def f1_invalid_wrong(targets: Sequence[int], predictions: Sequence[int]) -> dict
 
 
 def mean_multiclass_f1(num_classes: int) -> Callable[[Sequence[int], Sequence[int]], dict[str, float]]:
-    """The metric `mean_{num_classes}class_f1`: F1 of each class against all others, averaged over the classes.
+    """Return the metric `mean_{num_classes}class_f1`: F1 of each class against all others, averaged over the classes.
 
-    A class that nothing is, or is said to be, has an F1 of 0.
+    A class without targets and predictions has an F1 of 0.
     """
     return partial(_mean_f1, num_classes=num_classes)
 
 
 def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """`matthews_corrcoef`: correlation of the classes, for any number of them; 0 where one side has one class only.
+    """Return `matthews_corrcoef`, the correlation of any number of classes; 0 if one side has only one class.
 
     Source: Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006.
     """
@@ -88,21 +89,21 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
     _, codes = np.unique(np.concatenate([targets, predictions]), return_inverse=True)
     target_N, prediction_N = codes[: len(targets)], codes[len(targets) :]
     num_classes, num = int(codes.max()) + 1, len(targets)
-    said_C = np.bincount(prediction_N, minlength=num_classes).astype(float)
+    predicted_C = np.bincount(prediction_N, minlength=num_classes).astype(float)
     true_C = np.bincount(target_N, minlength=num_classes).astype(float)
-    covariance = float((target_N == prediction_N).sum()) * num - float(said_C @ true_C)
-    spread = (num**2 - float(said_C @ said_C)) * (num**2 - float(true_C @ true_C))
+    covariance = float((target_N == prediction_N).sum()) * num - float(predicted_C @ true_C)
+    spread = (num**2 - float(predicted_C @ predicted_C)) * (num**2 - float(true_C @ true_C))
     return {"matthews_corrcoef": 100 * covariance / spread**0.5 if spread else 0.0}
 
 
 def pearson(targets: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """`pearson_corrcoef`; 0 where all targets, or all predictions, are equal."""
+    """Return `pearson_corrcoef`; 0 if all targets, or all predictions, are equal."""
     check_pairs(targets, predictions)
     return {"pearson_corrcoef": 100 * _correlation(np.asarray(targets, float), np.asarray(predictions, float))}
 
 
 def spearman(targets: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """`spearman_corrcoef`: Pearson's of the ranks, equal values sharing the mean of theirs."""
+    """Return `spearman_corrcoef`, Pearson's correlation of the ranks; equal values share the mean of their ranks."""
     check_pairs(targets, predictions)
     return {"spearman_corrcoef": 100 * _correlation(_ranks(np.asarray(targets)), _ranks(np.asarray(predictions)))}
 
@@ -115,8 +116,8 @@ def _mean_f1(targets: Sequence[int], predictions: Sequence[int], *, num_classes:
 
 
 def _f1_of_class(target_N: NDArray, prediction_N: NDArray, label: int) -> float:
-    is_target_N, is_said_N = target_N == label, prediction_N == label
-    both, either = int((is_target_N & is_said_N).sum()), int(is_target_N.sum() + is_said_N.sum())
+    is_target_N, is_predicted_N = target_N == label, prediction_N == label
+    both, either = int((is_target_N & is_predicted_N).sum()), int(is_target_N.sum() + is_predicted_N.sum())
     return 2 * both / either if either else 0.0
 
 
@@ -124,7 +125,7 @@ def _correlation(a_N: NDArray, b_N: NDArray) -> float:
     if (a_N == a_N[0]).all() or (b_N == b_N[0]).all():
         return 0.0
     a_N, b_N = a_N - a_N.mean(), b_N - b_N.mean()
-    # Each by its own length first: products of very small or large values would leave the range of a float.
+    # Divide each by its length first: products of very small or large values could leave the range of a float.
     return float((a_N / np.linalg.norm(a_N)) @ (b_N / np.linalg.norm(b_N)))
 
 
@@ -135,7 +136,7 @@ def _ranks(values_N: NDArray) -> NDArray[np.float64]:
 
 
 def normalize_squad(answer: str) -> str:
-    """Small letters, no punctuation, no articles, single spaces."""
+    """Convert to lower case, without punctuation and articles, with single spaces."""
     return _without_articles(answer.lower().translate(str.maketrans("", "", string.punctuation)))
 
 
@@ -147,20 +148,21 @@ def normalize_trivia_qa(answer: str) -> str:
 
 
 def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """`em` and `f1`: equal to one of the answers, and words shared with the one with which most are, averaged.
+    """Return `em`, the share of predictions that equal one of the answers, and `f1`, the mean word overlap with the
+    best answer.
 
-    Targets are for each question all answers that are right (one text stands for itself).
+    Targets are all right answers to each question; a single text counts as one answer.
     """
     return _best_of(targets, predictions, normalize_squad)
 
 
 def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """`em` and `f1` as SQuAD 2.0 has them, where a question may have no answer: then only an empty text is right.
+    """Return `em` and `f1` of SQuAD 2.0. A question may have no answer; then only an empty text is right.
 
-    Targets are for each question all answers that are right; none: it has no answer.
+    Targets are all right answers to each question; empty if there is no answer.
     """
     check_pairs(targets, predictions)
-    scores = [v2_scores(answers, said) for answers, said in zip(targets, predictions, strict=True)]
+    scores = [v2_scores(answers, prediction) for answers, prediction in zip(targets, predictions, strict=True)]
     return {
         "em": 100 * sum(equal for equal, _ in scores) / len(scores),
         "f1": 100 * sum(f1 for _, f1 in scores) / len(scores),
@@ -170,15 +172,16 @@ def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> di
 def best_null_threshold(
     targets: Sequence[Sequence[str]], predictions: Sequence[str], null_odds: Sequence[float]
 ) -> tuple[float, float]:
-    """With which threshold the F1 of SQuAD 2.0 is highest, chosen on the very questions it is for.
+    """Find the threshold with the highest F1 of SQuAD 2.0 on these questions.
 
     Args:
         targets: As for `squad_v2`.
-        predictions: What is answered where an answer is given.
-        null_odds: Of each question, how much better no answer is than that.
+        predictions: The best answer to each question.
+        null_odds: Score of "no answer" minus that of the best answer, for each question.
 
     Returns:
-        (threshold, f1 in percent): questions with odds above it are answered with nothing. Of equal ones the lowest.
+        (threshold, f1 in percent). Questions with odds above the threshold get no answer. Of equal ones the lowest is
+        returned.
     """
     check_pairs(targets, predictions)
     order = sorted(range(len(targets)), key=null_odds.__getitem__)
@@ -192,17 +195,17 @@ def best_null_threshold(
     return threshold, 100 * best / len(targets)
 
 
-def v2_scores(answers: Sequence[str], said: str) -> tuple[bool, float]:
-    """(equal to one of the answers, the highest F1 with one of them), by the rules of SQuAD 2.0."""
-    given = normalize_squad(said)
+def v2_scores(answers: Sequence[str], prediction: str) -> tuple[bool, float]:
+    """Return (True if equal to one of the answers, highest F1 with one of them), by the rules of SQuAD 2.0."""
+    normalised = normalize_squad(prediction)
     right = _real(answers) or [""]
-    return given in right, max(
-        _word_f1(answer, given) if answer and given else float(answer == given) for answer in right
+    return normalised in right, max(
+        _word_f1(answer, normalised) if answer and normalised else float(answer == normalised) for answer in right
     )
 
 
 def _real(answers: Sequence[str]) -> list[str]:
-    """Normalised; those that are empty are none."""
+    """Normalise the answers and drop empty ones."""
     return [text for answer in answers if (text := normalize_squad(answer))]
 
 
@@ -212,20 +215,22 @@ def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> d
 
 
 def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> dict[str, float]:
-    """Return the metrics of `squad` for answers given as positions in the text: "start: 3 end: 5".
+    """Return the metrics of `squad` for answers that are positions in the text: "start: 3 end: 5".
 
     Args:
-        targets: `answers` and `context`. Words are what lies between characters that are no letters or digits; the
-            first is number 0, and the word at `end` belongs to the answer.
-        predictions: What is no such place is an empty answer.
+        targets: `answers` and `context`. Words are separated by characters that are not letters or digits. The first
+            word has number 0, and the word at `end` belongs to the answer.
+        predictions: Positions; anything else counts as an empty answer.
     """
     check_pairs(targets, predictions)
-    said = [span_text(target["context"], text) for target, text in zip(targets, predictions, strict=True)]
-    return squad([target["answers"] for target in targets], said)
+    predictions_as_text = [
+        span_text(target["context"], text) for target, text in zip(targets, predictions, strict=True)
+    ]
+    return squad([target["answers"] for target in targets], predictions_as_text)
 
 
 def span_text(context: str, span: str) -> str:
-    """The words of `context` at "start: 3 end: 5"; empty where that is no place in it."""
+    """Return the words of `context` at "start: 3 end: 5", or an empty text if this is not a position in it."""
     words = _NO_WORD.sub(" ", span).split()
     if len(words) < 4 or not (words[1].isdecimal() and words[3].isdecimal()):
         return ""
@@ -233,8 +238,8 @@ def span_text(context: str, span: str) -> str:
 
 
 def multirc_f1_and_exact_match(targets: Sequence[Grouped], predictions: Sequence[Grouped]) -> dict[str, float]:
-    """`f1` over all answers of all questions (see `f1_invalid_wrong`), and `exact_match`: the questions of which every
-    answer was judged rightly. In percent.
+    """Return `f1` over all answers of all questions (see `f1_invalid_wrong`), and `exact_match`, the share of questions
+    whose answers are all classified correctly, in percent.
 
     Source: Khashabi et al. 2018, https://aclanthology.org/N18-1023.
     """
@@ -243,40 +248,40 @@ def multirc_f1_and_exact_match(targets: Sequence[Grouped], predictions: Sequence
     for target, prediction in zip(targets, predictions, strict=True):
         group = target["group"]
         is_right[group] = is_right.get(group, True) and target["value"] == prediction["value"]
-    found = f1_invalid_wrong([one["value"] for one in targets], [one["value"] for one in predictions])
-    return found | {"exact_match": 100 * sum(is_right.values()) / len(is_right)}
+    scores = f1_invalid_wrong([pair["value"] for pair in targets], [pair["value"] for pair in predictions])
+    return scores | {"exact_match": 100 * sum(is_right.values()) / len(is_right)}
 
 
 def deduplicated_squad(targets: Sequence[Grouped], predictions: Sequence[Grouped]) -> dict[str, float]:
-    """`squad` of the first example of each group: for ReCoRD, where every right answer makes an example of its own."""
+    """Return `squad` of the first example of each group. For ReCoRD, where every right answer is a separate example."""
     check_pairs(targets, predictions)
     first: dict[Hashable, tuple[Any, Any]] = {}
     for target, prediction in zip(targets, predictions, strict=True):
         first.setdefault(target["group"], (target["value"], prediction["value"]))
-    answers, said = zip(*first.values(), strict=True)
-    return squad(answers, said)
+    answers, first_predictions = zip(*first.values(), strict=True)
+    return squad(answers, first_predictions)
 
 
 def wsc_accuracy(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """`accuracy` of classes that `same_referent` made of the answers: a target is 1 where the noun in the data is the
-    right one, so an answer must differ from a wrong noun."""
+    """Return `accuracy` of the classes of `same_referent`. A target is 1 if the noun in the data is the right one, so
+    an answer must differ from a wrong noun."""
     return accuracy(targets, predictions)
 
 
 def same_referent(answer: str, noun: str) -> int:
-    """1 where an answer means `noun`, 0 where it means something else, `NO_ANSWER` where it is empty.
+    """Return 1 if an answer means `noun`, 0 if it means something else, and `NO_ANSWER` if it is empty.
 
-    Small and capital letters and determiners do not count. The words of one must all be words of the other, so "bunny"
-    means "the fuzzy bunny"; but not if only one of them has an apostrophe ("Mark's" is not "Mark").
+    Case and determiners are ignored. All words of one must be words of the other, so "bunny" means "the fuzzy bunny".
+    But both or none must have an apostrophe ("Mark's" is not "Mark").
 
     Source: Raffel et al. 2020, section 2.4, https://arxiv.org/abs/1910.10683.
     """
-    said, wanted = _words(answer), _words(noun)
-    if not said:
+    answer_words, noun_words = _words(answer), _words(noun)
+    if not answer_words:
         return NO_ANSWER
-    if any("'" in word for word in said) != any("'" in word for word in wanted):
+    if any("'" in word for word in answer_words) != any("'" in word for word in noun_words):
         return 0
-    return int(said <= wanted or wanted <= said)
+    return int(answer_words <= noun_words or noun_words <= answer_words)
 
 
 def _best_of(
@@ -285,17 +290,17 @@ def _best_of(
     check_pairs(targets, predictions)
     num_equal, shared = 0, 0.0
     for answers, prediction in zip(targets, predictions, strict=True):
-        said = normalize(prediction)
+        normalised = normalize(prediction)
         right = [normalize(answer) for answer in ([answers] if isinstance(answers, str) else answers)]
-        num_equal += said in right
-        shared += max((_word_f1(answer, said) for answer in right), default=0.0)
+        num_equal += normalised in right
+        shared += max((_word_f1(answer, normalised) for answer in right), default=0.0)
     return {"em": 100 * num_equal / len(targets), "f1": 100 * shared / len(targets)}
 
 
-def _word_f1(answer: str, said: str) -> float:
-    answer_words, said_words = Counter(answer.split()), Counter(said.split())
-    num_shared = (answer_words & said_words).total()
-    return 2 * num_shared / (answer_words.total() + said_words.total()) if num_shared else 0.0
+def _word_f1(answer: str, prediction: str) -> float:
+    answer_words, prediction_words = Counter(answer.split()), Counter(prediction.split())
+    num_shared = (answer_words & prediction_words).total()
+    return 2 * num_shared / (answer_words.total() + prediction_words.total()) if num_shared else 0.0
 
 
 def _without_articles(text: str) -> str:
@@ -307,52 +312,53 @@ def _words(text: str) -> set[str]:
 
 
 def are_entity_labels(names: Sequence[str]) -> bool:
-    """Return True if the labels are O and labels of entities (B-, I-, E-, S-)."""
+    """True if the labels are O and labels of entities (B-, I-, E-, S-)."""
     return OUTSIDE in names and len(names) > 1 and all(_LABEL.fullmatch(name) for name in names)
 
 
 def entities(labels: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, in order. What is neither O nor such a label counts as O.
+    """Return the entities of a sentence, in order. Any other label counts as O.
 
-    They are read leniently, as conlleval and seqeval do: also an I- behind O, or behind another kind, begins one.
+    They are read leniently, as by conlleval and seqeval: an I- after O, or after another kind, also begins an entity.
 
     Source: Tjong Kim Sang and Buchholz 2000, https://aclanthology.org/W00-0726.
     """
-    found: list[Entity] = []
+    entities_of_sentence: list[Entity] = []
     begun: tuple[str, int] | None = None
     place_before = ""
     for number, label in enumerate(labels):
         place, _, kind = label.partition("-") if _LABEL.fullmatch(label) else (OUTSIDE, "", "")
-        goes_on = begun is not None and place in "IE" and place_before in "BI" and kind == begun[0]
-        if begun is not None and not goes_on:
-            found.append((*begun, number))
+        is_continued = begun is not None and place in "IE" and place_before in "BI" and kind == begun[0]
+        if begun is not None and not is_continued:
+            entities_of_sentence.append((*begun, number))
             begun = None
         if place != OUTSIDE and begun is None:
             begun = (kind, number)
         place_before = place
-    return found if begun is None else [*found, (*begun, len(labels))]
+    return entities_of_sentence if begun is None else [*entities_of_sentence, (*begun, len(labels))]
 
 
 def entity_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-    """`precision`, `recall` and `f1` of entities over all sentences, given the labels of each: right is what has the
-    same kind and place."""
+    """Return `precision`, `recall` and `f1` of entities over all sentences, from the labels of their words. An entity
+    is right if its kind and place are."""
     check_pairs(targets, predictions)
-    num_true = num_said = num_right = 0
-    for labels, said in zip(targets, predictions, strict=True):
-        if labels or said:
-            check_pairs(labels, said)
-        true_set, said_set = set(entities(labels)), set(entities(said))
-        num_true, num_said = num_true + len(true_set), num_said + len(said_set)
-        num_right += len(true_set & said_set)
+    num_true = num_predicted = num_right = 0
+    for labels, predicted_labels in zip(targets, predictions, strict=True):
+        if labels or predicted_labels:
+            check_pairs(labels, predicted_labels)
+        true_set, predicted_set = set(entities(labels)), set(entities(predicted_labels))
+        num_true, num_predicted = num_true + len(true_set), num_predicted + len(predicted_set)
+        num_right += len(true_set & predicted_set)
     return {
-        "precision": 100 * num_right / num_said if num_said else 0.0,
+        "precision": 100 * num_right / num_predicted if num_predicted else 0.0,
         "recall": 100 * num_right / num_true if num_true else 0.0,
-        "f1": 200 * num_right / (num_said + num_true) if num_right else 0.0,
+        "f1": 200 * num_right / (num_predicted + num_true) if num_right else 0.0,
     }
 
 
 def exact_match(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
-    """`exact_match`: equal, but for white space at the ends, to the target or to one of several."""
+    """Return `exact_match`: predictions that equal the target, or one of several, except for white space at the
+    ends."""
     check_pairs(targets, predictions)
     num_equal = 0
     for target, prediction in zip(targets, predictions, strict=True):
@@ -362,10 +368,10 @@ def exact_match(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
 
 
 def bleu(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
-    """`bleu` of the corpus by sacreBLEU: its international tokenizer, exponential smoothing, case kept. Raises
-    MissingPackageError where that is not installed.
+    """Return `bleu` of the corpus by sacreBLEU, with its international tokenizer, exponential smoothing and case.
 
-    Where examples have unequally many right texts, sacreBLEU leaves the missing ones out.
+    Examples may have different numbers of right texts; sacreBLEU ignores missing ones. Raises MissingPackageError if
+    sacreBLEU is not installed.
 
     Source: Post 2018, https://arxiv.org/abs/1804.08771.
     """
@@ -379,11 +385,10 @@ def bleu(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
 
 
 def rouge(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
-    """`rouge1`, `rouge2` and `rougeLsum`: F-measures, each averaged over the examples (without any bootstrap).
+    """Return `rouge1`, `rouge2` and `rougeLsum`: F-measures, each averaged over the examples (without a bootstrap).
 
-    Sentences, which the last one matches separately, end in " . " or a new line. Of several right texts the one with
-    the best F-measure counts. Words are not stemmed. Raises MissingPackageError where rouge-score is not
-    installed.
+    rougeLsum matches sentences separately; they end with " . " or a new line. Of several right texts the one with the
+    best F-measure counts. Words are not stemmed. Raises MissingPackageError if rouge-score is not installed.
 
     Source: Lin 2004, https://aclanthology.org/W04-1013.
     """
@@ -393,9 +398,9 @@ def rouge(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
     totals = dict.fromkeys(_ROUGE_KINDS, 0.0)
     for target, prediction in zip(targets, predictions, strict=True):
         right = [target] if isinstance(target, str) else target
-        found = judge.score_multi([_in_lines(text) for text in right], _in_lines(prediction))
+        scores = judge.score_multi([_in_lines(text) for text in right], _in_lines(prediction))
         for kind in _ROUGE_KINDS:
-            totals[kind] += found[kind].fmeasure
+            totals[kind] += scores[kind].fmeasure
     return {kind: 100 * total / len(targets) for kind, total in totals.items()}
 
 

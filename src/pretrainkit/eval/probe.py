@@ -1,4 +1,4 @@
-"""Probing: how well the features of a frozen image encoder tell the classes of a folder apart.
+"""Probing of a frozen image encoder: how well its features separate the classes of a folder.
 
 Dimensions: N images, B images of an update, R rows of a forward pass, F width of the features.
 """
@@ -32,9 +32,10 @@ class ImageEncoder:
     module: nn.Module
     """Module that computes the features; it is not changed."""
     encode: Callable[[Tensor], Tensor]
-    """uint8 (B, 3, H, W) on the module's device to features (B, F), before any projection or normalisation."""
+    """Function from uint8 (B, 3, H, W) on the module's device to features (B, F), before projection or
+    normalisation."""
     image_size: int
-    """Pixels of each side that it is made for."""
+    """Side length of its input images, in pixels."""
 
 
 class _Labelled(NamedTuple):
@@ -43,16 +44,17 @@ class _Labelled(NamedTuple):
 
 
 def probe(encoder: ImageEncoder, folder: Path, config: ProbeConfig, precision: Precision) -> dict[str, Any]:
-    """Accuracies in percent on FOLDER/val (or valid, or test), learned on FOLDER/train, both FOLDER/SPLIT/CLASS/IMAGE.
+    """Return accuracies in percent on FOLDER/val (or valid, or test), trained on FOLDER/train, both
+    FOLDER/SPLIT/CLASS/IMAGE.
 
-    The encoder is not changed: it runs in evaluation mode and without gradient. Raises DataError where a split is
-    missing, or their classes differ.
+    The encoder is not changed: it runs in evaluation mode and without gradient. Raises DataError if a split is missing,
+    or their classes differ.
 
     Returns:
-        For each method, with `<set>` the name of the folder: linear and cached `<set>_val_acc1` (for cached
-        `<set>_cached_val_acc1`) of the best learning rate, with more than five classes `..._acc5` of the same, and
-        `..._lr`, which that was; with several learning rates also `..._acc1_by_lr`. knn: `<set>_knn_acc1`. The best
-        learning rate is chosen on the very images it is scored on, as is usual.
+        Metrics of each method; `<set>` is the name of the folder. linear and cached: `<set>_val_acc1` (for cached
+        `<set>_cached_val_acc1`) of the best learning rate; its `..._acc5` with more than five classes; the learning
+        rate itself, `..._lr`; and with several learning rates `..._acc1_by_lr`. knn: `<set>_knn_acc1`. As is usual, the
+        best learning rate is chosen on the images that it is scored on.
     """
     train, valid = _split(folder, ("train",)), _split(folder, ("val", "valid", "test"))
     if train.classes != valid.classes:
@@ -108,7 +110,8 @@ class _Probe:
         return _Labelled(features_NF, torch.from_numpy(folders.labels_N).to(device))
 
     def linear(self, method: Method, name: str, held_out: _Labelled, known: _Labelled | None = None) -> dict[str, Any]:
-        """Metrics of the best learning rate; `known`: train on these features instead of augmented images."""
+        """Return the metrics of the best learning rate. With `known`, train on these features, not on augmented
+        images."""
         config, num_train = self.config, len(self.train.files)
         batch_size = min(config.batch_size, num_train)
         num_steps = max(1, config.num_epochs * num_train // batch_size)
@@ -120,13 +123,13 @@ class _Probe:
         heads = train_heads(batches, num_steps, width, self.num_classes, rates, config, self.precision.device)
         scores = score_heads(heads, held_out.features_NF, held_out.label_N)
         best = max(range(len(rates)), key=lambda i: (scores[i].acc1, -i))
-        found: dict[str, Any] = {f"{name}_acc1": scores[best].acc1}
+        metrics: dict[str, Any] = {f"{name}_acc1": scores[best].acc1}
         if self.num_classes > 5:
-            found[f"{name}_acc5"] = scores[best].acc5
-        found[f"{name}_lr"] = rates[best]
+            metrics[f"{name}_acc5"] = scores[best].acc5
+        metrics[f"{name}_lr"] = rates[best]
         if len(rates) > 1:
-            found[f"{name}_acc1_by_lr"] = {str(rate): score.acc1 for rate, score in zip(rates, scores)}
-        return found
+            metrics[f"{name}_acc1_by_lr"] = {str(rate): score.acc1 for rate, score in zip(rates, scores)}
+        return metrics
 
     def _augmented(self, order: Order, batch_size: int, num_steps: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield features of images with new augmentations in each epoch, prepared in threads."""
@@ -169,5 +172,5 @@ def _split(folder: Path, names: tuple[str, ...]) -> ClassFolders:
         if (folder / name).is_dir():
             return class_folders(folder / name)
     raise DataError(
-        f"{folder} has no folder {' or '.join(names)}\n  images are looked for in {folder}/{names[0]}/CLASS/IMAGE"
+        f"{folder} has no folder {' or '.join(names)}\n  images are expected in {folder}/{names[0]}/CLASS/IMAGE"
     )

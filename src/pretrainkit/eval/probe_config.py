@@ -1,4 +1,4 @@
-"""Settings of probing. Torch-free."""
+"""Settings of probing. Imports no torch."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -18,26 +18,27 @@ class ProbeConfig(Config):
     computed once, without augmentation, for several learning rates at once. knn: a vote of the nearest training
     images."""
     num_epochs: PositiveInt = 90
-    """linear and cached: passes over the training images."""
+    """linear and cached: number of passes over the training images."""
     batch_size: PositiveInt = 16384
-    """linear and cached: images of an update, at most all of them."""
+    """linear and cached: images of one update, limited to the number of training images."""
     peak_lr: tuple[PositiveFloat, ...] = ()
-    """linear and cached: one or several learning rates, each with a layer of its own; empty: 6.4 for linear, and
-    0.3, 1, 3, 10, 30 and 100 for cached."""
+    """linear and cached: one or several learning rates, each for a separate layer; empty: 6.4 for linear, and 0.3, 1,
+    3, 10, 30 and 100 for cached."""
     warmup_share: Annotated[float, Field(ge=0, le=1)] = 0.1111
-    """linear and cached: share of the updates until the learning rate is reached; then a cosine to 0."""
+    """linear and cached: share of the updates until the learning rate is reached; then it decays to 0 along a
+    cosine."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """linear and cached: of LARS; the learning rate is inside."""
+    """linear and cached: momentum of LARS; the learning rate is included in the momentum buffer."""
     weight_decay: NonNegativeFloat = 0.0
-    """linear and cached: of LARS."""
+    """linear and cached: weight decay of LARS."""
     augment: tuple[ImageTransform, ...] | None = None
-    """linear: of training images; null: a random crop of 8 to 100 % of the area, then autoaug."""
+    """linear: augmentation of training images; null: a random crop of 8 to 100 % of the area, then autoaug."""
     num_neighbours: PositiveInt = 20
-    """knn: how many vote."""
+    """knn: number of neighbours that vote."""
     knn_temperature: PositiveFloat = 0.07
-    """knn: a vote weighs exp(cosine / this)."""
+    """knn: the weight of a vote is exp(cosine / this)."""
     images_per_pass: PositiveInt = 64
-    """Images of a forward pass of the encoder."""
+    """Images of one forward pass of the encoder."""
     num_threads: NonNegativeInt = 2
     """Number of threads that decode images in advance; 0: none."""
     seed: NonNegativeInt = 0
@@ -47,7 +48,7 @@ class ProbeConfig(Config):
         return self.peak_lr or ((6.4,) if method == "linear" else (0.3, 1.0, 3.0, 10.0, 30.0, 100.0))
 
     def train_transforms(self, size: int) -> tuple[ImageTransform, ...]:
-        """For an encoder of images of size x size."""
+        """Return the augmentation for an encoder of images of size x size."""
         return (RandomResizeCrop(size=size, scale=(0.08, 1.0)), AutoAugment()) if self.augment is None else self.augment
 
 
@@ -70,5 +71,5 @@ class ProbeOptions(TypedDict, total=False):
 
 
 def valid_transforms(size: int) -> tuple[ImageTransform, ...]:
-    """For an encoder of images of size x size: to 256 of 224, then the centre."""
+    """Return the transforms for an encoder of images of size x size: resize by 256/224, then crop the centre."""
     return Resize(size=round(size * 256 / 224)), CenterCrop(size=size)

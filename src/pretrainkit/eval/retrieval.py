@@ -1,17 +1,17 @@
-"""Retrieval: how often the right text is among the K nearest of an image, and the reverse; and zero-shot
-classification: the class whose captions an image is nearest to.
+"""Retrieval: how often the right text is among the K nearest of an image, and the reverse. And zero-shot
+classification: the class whose captions are nearest to an image.
 
 Dimensions: N rows or images, Q queries, G gallery rows, M matches of a query, C classes, P templates, D width of the
 embeddings.
 
-A query and a gallery row match when their ids agree. Rank 0 is the nearest gallery row; the rank of a query is that of
-its *first* match, so an image is found when any of its captions is. Of equally near rows the one with the lower index
-comes first.
+A query and a gallery row match if their ids are equal. Rank 0 is the nearest gallery row. The rank of a query is that
+of its *first* match, so an image counts as retrieved if any of its captions is. Of equally near rows the one with the
+lower index comes first.
 
-The ranks are exact, the same for any chunk size, number of ranks, or device: see `whole_numbers`. (Float32 products of
-the very same captions differ in the last bit with their place in the matrix, which breaks ties at random.)
+The ranks are exact: they do not depend on chunk size, number of ranks, or device; see `whole_numbers`. (Float32
+products of equal captions differ in the last bit with their place in the matrix, which breaks ties at random.)
 
-Sources: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits; of
+Sources: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits; for
 classification Radford et al. 2021, section 3.1.4, https://arxiv.org/abs/2103.00020.
 """
 
@@ -29,12 +29,12 @@ from pretrainkit.errors import DataError, InputError
 
 ALONE = World()
 KS = (1, 5, 10)
-"""R@K is reported for these."""
+"""Values of K for R@K."""
 
 BLANK = "{}"
 """Placeholder for the class name in a template."""
 _BYTES_PER_SCORE = 12
-"""A score and the comparisons on it."""
+"""Bytes of a score and the comparisons on it."""
 _BITS = 26
 
 
@@ -51,16 +51,17 @@ class Rows(NamedTuple):
 
 
 def normalised(vectors: Tensor) -> Tensor:
-    """Each vector divided by its length; zeros stay zeros."""
+    """Divide each vector by its length; zero vectors stay zero."""
     return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + 1e-8)
 
 
 def whole_numbers(vectors_ND: Tensor) -> Tensor:
-    """Scaled by a power of two and rounded, as float64 (N, D), so that rows are about 2**26 long.
+    """Scale by a power of two and round to whole numbers, as float64 (N, D), such that rows have a length of about
+    2**26.
 
-    By Cauchy and Schwarz every partial sum of a dot product of two rows is then a whole number below 2**53, which
-    float64 holds: the product is exact, whatever the order of its additions, hence the same for any cut of the matrix
-    and on any device. The rounding is finer than what a float32 product of unit vectors resolves.
+    By the Cauchy-Schwarz inequality, every partial sum of a dot product of two rows is then a whole number below 2**53,
+    which float64 represents exactly. So the product does not depend on the order of its additions, on how the matrix is
+    cut, or on the device. The rounding is finer than the resolution of a float32 product of unit vectors.
     """
     wide_ND = vectors_ND.double()
     longest = float(torch.linalg.vector_norm(wide_ND, dim=1).max())
@@ -68,17 +69,17 @@ def whole_numbers(vectors_ND: Tensor) -> Tensor:
 
 
 def first_of_each(ids_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows in which an id occurs for the first time, ascending."""
+    """Return the rows in which an id occurs for the first time, ascending."""
     return np.sort(np.unique(ids_N, return_index=True)[1])
 
 
 def first_of_each_up_to(ids_N: NDArray[np.int64], limit: int | None) -> NDArray[np.int64]:
-    """The rows in which an id occurs for at most the `limit`-th time, ascending; None: all rows."""
+    """Return the rows in which an id occurs for at most the `limit`-th time, ascending; None: all rows."""
     if limit is None:
         return np.arange(len(ids_N))
     by_id = np.argsort(ids_N, kind="stable")
     ordered = ids_N[by_id]
-    place_in_group = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)  # from where the group begins
+    place_in_group = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)  # counted from the begin of the group
     return np.sort(by_id[place_in_group < limit])
 
 
@@ -91,32 +92,32 @@ def retrieval(
     megabytes: int = 64,
     world: World = ALONE,
 ) -> dict[str, float]:
-    """Recall in both directions, in percent. Raises DataError where no image has a text, or there are fewer images than
-    folds.
+    """Return the recall in both directions, in percent. Raises DataError if no image has a text, or there are fewer
+    images than folds.
 
     Args:
-        images: On every rank all of them; rows with the id of an earlier row are left out.
+        images: All images, on every rank. Rows with the id of an earlier row are left out.
         texts: All texts, on every rank. A text that occurs twice counts twice.
-        num_folds: Cut the images, in order, into this number of parts of sizes that differ by at most one, score each
-            with its own texts alone, and average (COCO's 5,000 images in 5 folds are "COCO 1k").
+        num_folds: Split the images, in order, into this number of parts whose sizes differ by at most one, score each
+            with its own texts only, and average (COCO's 5,000 images in 5 folds are "COCO 1k").
         with_ranks: Also return the mean and the median rank of the first match; 1 is best.
         megabytes: Approximate maximum size of a chunk of scores; a chunk has at least one row.
         world: Each rank scores its share of the queries.
 
     Returns:
         `I2T-R@1`, `I2T-R@5`, `I2T-R@10`, `T2I-R@1`, ..., and `RSUM`, the sum of the six (at most 600), the same on all
-        ranks; with `with_ranks` also `I2T-mean_rank` and the like. Everything is NaN where an embedding is not finite.
+        ranks; with `with_ranks` also `I2T-mean_rank` and so on. All values are NaN if an embedding is not finite.
     """
     images = images.take(first_of_each(images.ids_N))
     if num_folds > len(images.ids_N):
-        raise DataError(f"{len(images.ids_N)} images cannot be cut into {num_folds} folds\n  set evaluate.num_folds=1")
+        raise DataError(f"{len(images.ids_N)} images are too few for {num_folds} folds\n  set evaluate.num_folds=1")
     if num_folds == 1:
         return _one_fold(images, texts, with_ranks, megabytes, world)
-    found = []
+    metrics_by_fold = []
     for rows in np.array_split(np.arange(len(images.ids_N)), num_folds):
         of_fold = np.flatnonzero(np.isin(texts.ids_N, images.ids_N[rows]))
-        found.append(_one_fold(images.take(rows), texts.take(of_fold), with_ranks, megabytes, world))
-    return {name: float(np.mean([metrics[name] for metrics in found])) for name in found[0]}
+        metrics_by_fold.append(_one_fold(images.take(rows), texts.take(of_fold), with_ranks, megabytes, world))
+    return {name: float(np.mean([metrics[name] for metrics in metrics_by_fold])) for name in metrics_by_fold[0]}
 
 
 def _one_fold(images: Rows, texts: Rows, with_ranks: bool, megabytes: int, world: World) -> dict[str, float]:
@@ -131,15 +132,16 @@ def _one_fold(images: Rows, texts: Rows, with_ranks: bool, megabytes: int, world
 
 
 def recall(rank_Q: NDArray[np.int64] | None, k: int) -> float:
-    """The percentage of ranks below `k`; NaN where the ranks are not known."""
+    """Return the percentage of ranks below `k`; NaN if the ranks are unknown."""
     return math.nan if rank_Q is None else 100 * int((rank_Q < k).sum()) / len(rank_Q)
 
 
 @torch.no_grad()
 def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = ALONE) -> NDArray[np.int64] | None:
-    """The rank of the first match of each query that has one, in the order of the queries; the same on all ranks.
+    """Return the rank of the first match of each query that has one, in the order of the queries, the same on all
+    ranks.
 
-    None where an embedding is not finite, as then nothing is near. Raises DataError where no query has a match.
+    Returns None if an embedding is not finite. Raises DataError if no query has a match.
     """
     has_match_Q = np.isin(queries.ids_N, gallery.ids_N)
     if not has_match_Q.any():
@@ -149,7 +151,7 @@ def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = A
         return None
     device = queries.vectors_ND.device
     query_QD, gallery_DG = whole_numbers(queries.vectors_ND), whole_numbers(gallery.vectors_ND).T
-    # Rows of equal ids are neighbours in `by_id_G`: the matches of a query are the `num_Q` ones from `start_Q` on.
+    # Rows with equal ids are adjacent in `by_id_G`: the matches of a query are the `num_Q` rows from `start_Q` on.
     by_id_G = np.argsort(gallery.ids_N, kind="stable")
     ordered_G = gallery.ids_N[by_id_G]
     start_Q = np.searchsorted(ordered_G, queries.ids_N)
@@ -163,11 +165,11 @@ def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = A
     for start in range(first, last, at_once):
         rows = slice(start, min(start + at_once, last))
         score_QG = query_QD[rows] @ gallery_DG
-        # As many columns as the query with the most matches has; others repeat their last one.
+        # The number of columns is the largest number of matches of a query; others repeat their last match.
         place_M, start_Q1, num_Q1 = np.arange(num_Q[rows].max()), start_Q[rows, None], num_Q[rows, None]
         match_QM = torch.from_numpy(by_id_G[start_Q1 + np.minimum(place_M, num_Q1 - 1)]).to(device)
         of_match_QM = score_QG.gather(1, match_QM)
-        where_Q1 = of_match_QM.argmax(1, keepdim=True)  # the first of several
+        where_Q1 = of_match_QM.argmax(1, keepdim=True)  # the first one in a tie
         best_Q1, place_Q1 = of_match_QM.gather(1, where_Q1), match_QM.gather(1, where_Q1)
         is_equal_QG = (score_QG == best_Q1) & (index_G < place_Q1)
         rank_Q[rows] = (score_QG > best_Q1).sum(1) + is_equal_QG.sum(1)
@@ -176,9 +178,9 @@ def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = A
 
 @torch.no_grad()
 def nearest(query_QD: Tensor, gallery_GD: Tensor, num: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Indices and scores of the `num` (at most G) nearest gallery rows of each query, (Q, num), nearest first.
+    """Return indices and scores of the `num` (at most G) nearest gallery rows of each query, (Q, num), nearest first.
 
-    Of equally near ones the lower index comes first. Scores are dot products. For few queries: not chunked.
+    Of equally near rows the lower index comes first. Scores are dot products. For few queries only: it is not chunked.
     """
     query, gallery = whole_numbers(query_QD), whole_numbers(gallery_GD)
     order_QG = torch.sort(query @ gallery.T, dim=1, descending=True, stable=True).indices[:, :num]
@@ -187,35 +189,36 @@ def nearest(query_QD: Tensor, gallery_GD: Tensor, num: int) -> tuple[NDArray[np.
 
 
 def captions_of(class_names: Sequence[str], templates: Sequence[str]) -> list[str]:
-    """One caption for each class and template, class by class. Raises InputError where there is no template, or one
-    without a blank for the name."""
+    """Return one caption for each class and template, class by class. Raises InputError if there is no template, or one
+    without a placeholder for the name."""
     if not templates:
-        raise InputError(f"there is no template for captions\n  give one with {BLANK} for the name of the class")
+        raise InputError(f"there is no template for captions\n  use one with {BLANK} for the name of the class")
     if wrong := [template for template in templates if BLANK not in template]:
         raise InputError(f"a template has no place for the name of the class: {wrong[0]!r}\n  write {BLANK} there")
     return [template.replace(BLANK, name) for name in class_names for template in templates]
 
 
 def class_vectors(text_CPD: Tensor) -> Tensor:
-    """(C, D): the captions of each class normalised, averaged over the templates, and normalised again; float32."""
+    """Normalise the captions of each class, average them over the templates, and normalise again. Returns (C, D)
+    float32."""
     return normalised(normalised(text_CPD.float()).mean(dim=1))
 
 
 def accuracies(
     image_ND: Tensor, label_N: NDArray[np.int64], class_CD: Tensor, *, megabytes: int = 64, world: World = ALONE
 ) -> dict[str, float]:
-    """`acc1`, and `acc5` where there are more than five classes: the percentage of images whose class is the nearest,
-    or among the five nearest. `mean_per_class_recall`: the mean over the classes of the images of their acc1. Of
+    """Return `acc1`, the percentage of images whose class is the nearest one; with more than five classes `acc5`, whose
+    class is among the five nearest; and `mean_per_class_recall`, the mean of acc1 over the classes of the images. Of
     equally near classes the first one counts as nearer.
 
     Args:
-        image_ND: Embeddings, on every rank all of them.
-        label_N: Rows of `class_CD`, which are from `class_vectors`.
+        image_ND: All embeddings, on every rank.
+        label_N: Index of the class in `class_CD` of each image; `class_CD` comes from `class_vectors`.
         megabytes, world: As in `retrieval`.
     """
     num_classes = len(class_CD)
     classes = Rows(class_CD, np.arange(num_classes))
     rank_N = ranks(Rows(image_ND, label_N), classes, megabytes=megabytes, world=world)
-    found = {f"acc{k}": recall(rank_N, k) for k in (1, 5) if k == 1 or num_classes > k}
+    result = {f"acc{k}": recall(rank_N, k) for k in (1, 5) if k == 1 or num_classes > k}
     recalls = [math.nan if rank_N is None else recall(rank_N[label_N == label], 1) for label in np.unique(label_N)]
-    return found | {"mean_per_class_recall": float(np.mean(recalls))}
+    return result | {"mean_per_class_recall": float(np.mean(recalls))}

@@ -1,10 +1,10 @@
-"""Judge a model by the metrics of tasks: every example of a split once, answered or scored by the model.
+"""Evaluation of a model by the metrics of tasks: the model answers or scores every example of a split once.
 
-Examples are made and their targets read when the evaluator is built, and kept for later evaluations. Metrics are tried
-out then, on the answers of a model that knows everything, so that one that fails does so before the training.
+The evaluator creates the examples and reads their targets when it is built, and keeps them. It also calls the metrics
+once with the true answers, so that an invalid metric fails before the training.
 
 The contract is that of SeqIO's evaluator (https://arxiv.org/abs/2203.17189). Results do not depend on the batch size or
-on the number of ranks.
+the number of ranks.
 """
 
 import json
@@ -28,26 +28,26 @@ from pretrainkit.tasks.steps import Example, Lengths, name_of
 from pretrainkit.tasks.task import MetricKind, Task, metric_kind
 
 MEAN = "mean_over_tasks"
-"""Name of the mean over tasks; each task counts with the mean of its own metrics."""
+"""Name of the mean over tasks; the value of a task is the mean of its metrics."""
 _ALONE = World()
 _NUM_COUNTED = 4096
-"""Examples whose most frequent target is that of a split."""
+"""Number of examples of a split among which the most frequent target is determined."""
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class TaskModel(Protocol):
-    """A model that answers. On several ranks each gets its share of the examples, equally many on all of them."""
+    """A model that answers examples. Each rank passes its share of the examples, equally many on all ranks."""
 
     def predict(self, examples: Sequence[Example]) -> Sequence[NDArray[np.integer]]:
-        """The ids of an answer to each example; what follows an EOS does not count."""
+        """Return the ids of an answer to each example; ids after an EOS are ignored."""
 
     def score(self, examples: Sequence[Example]) -> NDArray[np.floating]:
-        """(N,) the log-likelihood of each example's targets, summed over their tokens."""
+        """Return (N,): the log-likelihood of each example's targets, summed over their tokens."""
 
 
-class JudgedTask:
-    """A task with the examples to judge a model by."""
+class EvaluatedTask:
+    """A task with the examples on which models are evaluated."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class JudgedTask:
         num_examples: int | None = None,
         caches: Sequence[str | Path] = (),
     ) -> None:
-        """Raises DataError where the split has no examples, or they cannot be made.
+        """Create the examples. Raises DataError if the split has none, or they cannot be created.
 
         Args:
-            task: Task with at least one metric, and with that split.
+            task: Task with at least one metric and this split.
             lengths: Maximum number of tokens by feature; None: no limit. A warning reports what is cut off.
             num_examples: Number of first examples to use; None: all.
-            caches: As of `Task.bind`.
+            caches: As in `Task.bind`.
         """
         self.task, self.split = task, split
         bound = task.bind(split, lengths, caches=caches)
@@ -78,9 +78,9 @@ class JudgedTask:
 
     @property
     def max_lengths(self) -> dict[str, int]:
-        """Most tokens of each feature."""
+        """Maximum number of tokens of each feature."""
         return {
-            name: max((len(one[name]) for one in self.examples if name in one), default=0)
+            name: max((len(example[name]) for example in self.examples if name in example), default=0)
             for name, feature in self.task.features.items()
             if feature.rank == 1
         }
@@ -92,7 +92,7 @@ class JudgedTask:
         return [self.judged(text, example, is_target=True) for text, example in zip(texts, self.examples, strict=True)]
 
     def judged(self, text: str, example: Example, *, is_target: bool) -> Any:
-        """A text as metrics get it: through the task's postprocessor."""
+        """Return a text as metrics receive it, processed by the task's postprocessor."""
         if self.task.postprocess is None:
             return text
         try:
@@ -101,11 +101,11 @@ class JudgedTask:
             what = "target" if is_target else "answer"
             raise DataError(
                 f"task {self.task.name!r}: its postprocessor failed on the {what} {text[:80]!r}\n"
-                f"  {type(error).__name__}: {error}\n  it must take any text: models say anything"
+                f"  {type(error).__name__}: {error}\n  it must accept any text, because models may answer anything"
             ) from error
 
     def answers(self, predicted: Sequence[Sequence[int]]) -> tuple[list[str], list[Any]]:
-        """The texts of predicted ids, and what metrics get of them."""
+        """Return the texts of predicted ids, and their values for metrics."""
         vocabulary = self.task.features["targets"].vocabulary
         texts = [vocabulary.decode(ids) for ids in predicted]
         pairs = zip(texts, self.examples, strict=True)
@@ -118,39 +118,40 @@ class JudgedTask:
     def metrics(
         self, answers: Sequence[Any] | None, scores: Sequence[float] | None, values: Sequence[float] | None
     ) -> dict[str, float]:
-        """All metrics of the task that take what is given; `values` are the scores of the answers. Raises ConfigError
-        where two metrics have a key in common; DataError where a metric failed, or gave something else than numbers."""
-        found: dict[str, float] = {}
-        given: dict[MetricKind, tuple[Any, ...]] = {
+        """Return all metrics of the task whose arguments are available; `values` are the scores of the answers. Raises
+        ConfigError if two metrics have the same key, and DataError if a metric fails or returns something else than
+        numbers."""
+        metrics: dict[str, float] = {}
+        arguments: dict[MetricKind, tuple[Any, ...]] = {
             "predictions": (self.targets, answers),
             "scores": (self.targets, scores),
             "predictions and values": (self.targets, answers, None if values is None else {"scores": values}),
         }
         for metric, kind in self.kinds.items():
-            if any(part is None for part in given[kind]):
+            if any(part is None for part in arguments[kind]):
                 continue
-            values_of_metric = self._called(metric, given[kind])
-            if twice := sorted(found.keys() & values_of_metric.keys()):
+            values_of_metric = self._called(metric, arguments[kind])
+            if twice := sorted(metrics.keys() & values_of_metric.keys()):
                 raise ConfigError(
-                    f"two metrics of task {self.task.name!r} give {twice[0]!r}\n  leave one of them out, or rename it"
+                    f"two metrics of task {self.task.name!r} return {twice[0]!r}\n  leave one of them out, or rename it"
                 )
-            found |= values_of_metric
-        return found
+            metrics |= values_of_metric
+        return metrics
 
-    def _called(self, metric: Callable[..., Any], given: tuple[Any, ...]) -> dict[str, float]:
-        told = f"task {self.task.name!r}: its metric {name_of(metric)}"
+    def _called(self, metric: Callable[..., Any], arguments: tuple[Any, ...]) -> dict[str, float]:
+        description = f"task {self.task.name!r}: its metric {name_of(metric)}"
         try:
-            values = metric(*given)
+            values = metric(*arguments)
         except (ConfigError, DataError):
             raise
         except Exception as error:
-            raise DataError(f"{told} failed\n  {type(error).__name__}: {error}") from error
+            raise DataError(f"{description} failed\n  {type(error).__name__}: {error}") from error
         if not isinstance(values, Mapping):
-            raise DataError(f"{told} gave {values!r}\n  it must return a dict of numbers by name")
+            raise DataError(f"{description} returned {values!r}\n  it must return a dict of numbers by name")
         wrong = [name for name, value in values.items() if not isinstance(value, numbers.Real)]
         if wrong:
             raise DataError(
-                f"{told} gave {wrong[0]} = {values[wrong[0]]!r}\n  it must return a dict of numbers by name"
+                f"{description} returned {wrong[0]} = {values[wrong[0]]!r}\n  it must return a dict of numbers by name"
             )
         return {str(name): float(value) for name, value in values.items()}
 
@@ -174,10 +175,10 @@ class JudgedTask:
 
 
 class TaskEvaluator:
-    """Judges models by several tasks. All ranks make one and call it together.
+    """Evaluates models on several tasks. All ranks create one and call it together.
 
-    Tasks without a metric or without the split are passed over, with a note. Other arguments are as of `JudgedTask`.
-    Raises DataError, ConfigError where examples cannot be made, or a metric fails.
+    Tasks without a metric or without the split are skipped with a note. Other arguments are as in `EvaluatedTask`.
+    Raises DataError or ConfigError if examples cannot be created, or a metric fails.
     """
 
     def __init__(
@@ -193,41 +194,41 @@ class TaskEvaluator:
         self.world = world
         chosen = [task for task in tasks if _can_be_judged(task, split, tell=world.is_main)]
         self.tasks = [
-            JudgedTask(task, split, lengths=lengths, num_examples=num_examples, caches=caches) for task in chosen
+            EvaluatedTask(task, split, lengths=lengths, num_examples=num_examples, caches=caches) for task in chosen
         ]
         for task in self.tasks:
             self.world.on_main(partial(_try_out, task))
 
     @property
     def max_lengths(self) -> dict[str, int]:
-        """Most tokens of each feature in any task."""
-        found: dict[str, int] = {}
+        """Maximum number of tokens of each feature in any task."""
+        max_lengths: dict[str, int] = {}
         for task in self.tasks:
-            found |= {name: max(length, found.get(name, 0)) for name, length in task.max_lengths.items()}
-        return found
+            max_lengths |= {name: max(length, max_lengths.get(name, 0)) for name, length in task.max_lengths.items()}
+        return max_lengths
 
     def evaluate(
         self, model: TaskModel, *, folder: Path | None = None, tag: str = "", num_written: int | None = None
     ) -> dict[str, float]:
-        """All metrics, as `TASK/METRIC`, and with several tasks `MEAN`; the same on all ranks.
+        """Return all metrics as `TASK/METRIC`, and with several tasks `MEAN`; the same on all ranks.
 
         Args:
-            model: In evaluation mode.
-            folder: Where rank 0 writes what the model said, as `TASK-TAG.jsonl`; None: nowhere.
-            tag: Part of the names of those files, such as the step.
+            model: Model in evaluation mode.
+            folder: Folder to which rank 0 writes the answers as `TASK-TAG.jsonl`; None: they are not written.
+            tag: Part of the names of these files, such as the step.
             num_written: Number of first examples to write; 0: no file; None: all.
         """
-        found: dict[str, float] = {}
+        all_metrics: dict[str, float] = {}
         means: list[float] = []
         for task in self.tasks:
             metrics = self._of_task(task, model, folder, tag, num_written)
-            found |= {f"{task.task.name}/{name}": value for name, value in metrics.items()}
+            all_metrics |= {f"{task.task.name}/{name}": value for name, value in metrics.items()}
             if metrics:
                 means.append(sum(metrics.values()) / len(metrics))
-        return ({MEAN: sum(means) / len(means)} if len(means) > 1 else {}) | found
+        return ({MEAN: sum(means) / len(means)} if len(means) > 1 else {}) | all_metrics
 
     def _of_task(
-        self, task: JudgedTask, model: TaskModel, folder: Path | None, tag: str, num_written: int | None
+        self, task: EvaluatedTask, model: TaskModel, folder: Path | None, tag: str, num_written: int | None
     ) -> dict[str, float]:
         kinds = set(task.kinds.values())
         predicted = scores = values = None
@@ -239,8 +240,8 @@ class TaskEvaluator:
             scores = self._scores(model, task.examples)
         if "predictions and values" in kinds:
             assert predicted is not None
-            said = zip(task.examples, predicted, strict=True)
-            values = self._scores(model, [one | {"targets": np.array(ids, np.int32)} for one, ids in said])
+            answered = zip(task.examples, predicted, strict=True)
+            values = self._scores(model, [example | {"targets": np.array(ids, np.int32)} for example, ids in answered])
 
         def judge() -> dict[str, float]:
             texts, answers = (None, None) if predicted is None else task.answers(predicted)
@@ -257,22 +258,23 @@ class TaskEvaluator:
     def _of_all(self, answer: Callable[[Sequence[Example]], list[T]], examples: Sequence[Example]) -> list[T]:
         """Return the answers of all ranks to all examples, in order.
 
-        Long examples are spread over the ranks, which get equally many: the last ones may come twice.
+        Long examples are spread over the ranks. Ranks get equally many examples, so the last ones may be answered
+        twice.
         """
         order = sorted(range(len(examples)), key=lambda index: -len(examples[index].get("inputs", ())))
         mine = [order[place] for place in dealt(len(order), self.world)[0]]
         answers = answer([examples[index] for index in mine])
         if len(answers) != len(mine):
-            raise ValueError(f"the model gave {len(answers)} answers to {len(mine)} examples")
-        found: dict[int, T] = {}
+            raise ValueError(f"the model returned {len(answers)} answers to {len(mine)} examples")
+        answer_by_index: dict[int, T] = {}
         for indices, theirs in self.world.gather_objects((mine, answers)):
-            found |= zip(indices, theirs, strict=True)
-        return [found[index] for index in range(len(examples))]
+            answer_by_index |= zip(indices, theirs, strict=True)
+        return [answer_by_index[index] for index in range(len(examples))]
 
 
 def most_frequent_target(task: Task, split: str, *, caches: Sequence[str | Path] = ()) -> str:
-    """The text that most targets of a split are, among examples that are spread evenly over it; the first of several.
-    Raises DataError where there is no such split, or it is empty."""
+    """Return the most frequent target text of a split, among examples spread evenly over it; in a tie the first one.
+    Raises DataError if the split does not exist or is empty."""
     bound = task.bind(split, caches=caches)
     if not len(bound):
         raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")
@@ -281,7 +283,8 @@ def most_frequent_target(task: Task, split: str, *, caches: Sequence[str | Path]
 
 
 def _text(task: Task, example: Example, name: str) -> str:
-    """A feature as it was before it became ids, or else as they say; empty where the task has no such feature."""
+    """Return the text of a feature before tokenization, or else its decoded ids; empty if the task has no such
+    feature."""
     before = example.get(f"{name}_pretokenized")
     if isinstance(before, str):
         return before
@@ -298,17 +301,17 @@ def _can_be_judged(task: Task, split: str, *, tell: bool) -> bool:
     return bool(task.metrics)
 
 
-def _try_out(task: JudgedTask) -> None:
-    """Every metric once, with the true answers."""
+def _try_out(task: EvaluatedTask) -> None:
+    """Call every metric once, with the true answers."""
     truths = [example.get("targets", ()) for example in task.examples]
     zeros = [0.0] * len(truths)
     task.metrics(task.answers(truths)[1], zeros, zeros)
 
 
 def _write(
-    path: Path, task: JudgedTask, texts: Any, answers: Any, scores: Sequence[float] | None, num_written: int | None
+    path: Path, task: EvaluatedTask, texts: Any, answers: Any, scores: Sequence[float] | None, num_written: int | None
 ) -> None:
-    """One line per example: its texts, and what metrics were given where a postprocessor made something else."""
+    """Write one line per example: its texts, and the values for metrics if the task has a postprocessor."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         for index, example in enumerate(task.examples[:num_written]):

@@ -11,7 +11,7 @@ _QUICK = 1.702
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """The sigmoid approximation of GELU in OpenAI's CLIP."""
+    """Approximate GELU by a sigmoid, as in OpenAI's CLIP."""
     return x * torch.sigmoid(_QUICK * x)
 
 
@@ -22,4 +22,4 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "swish": F.silu,
 }
-"""Name in configs to function. gelu_tanh is `gelu_new` of Hugging Face, gelu the exact one."""
+"""Functions by their names in configs. gelu_tanh is `gelu_new` of Hugging Face, gelu the exact function."""

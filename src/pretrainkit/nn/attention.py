@@ -2,13 +2,13 @@
 
 Dimensions: T tokens of the stream, B examples, S slots of a padded row, H heads, K width of one head, D = H x K.
 
-A *layout* has the positions of the examples in the stream. It is made once per batch and shared by all layers. All
+A *layout* has the positions of the examples in the stream. It is created once per batch and shared by all layers. All
 layouts compute the same numbers:
 
-* `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
+* `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; works everywhere and is the reference.
 * `RowLayout` (row_layout.py): rows of an image's patches or a caption's tokens.
-* `ReadLayout`: any of them in a block of whose outputs only some are read.
-* `TiledLayout` (cpu/attention.py): each example for itself, without padding.
+* `ReadLayout`: any layout, in a block of whose outputs only some are needed.
+* `TiledLayout` (cpu/attention.py): each example separately, without padding.
 * `VarlenLayout` (cuda/attention.py): half precision, the variable-length flash kernel.
 """
 
@@ -30,33 +30,33 @@ class AttentionLayout(ABC):
 
     @abstractmethod
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        """Attention of every token to the tokens of its own example.
+        """Compute the attention of every token to the tokens of its own example.
 
         Args:
             qkv_T3HK: Queries, keys and values.
-            window: Tokens seen around a token, half on each side; None: the whole example.
-            dropout_rate: On the attention probabilities, in [0, 1).
+            window: Number of tokens seen around a token, half on each side; None: the whole example.
+            dropout_rate: Dropout rate of the attention probabilities, in [0, 1).
 
         Returns:
             (T, H, K). Tokens that belong to no example give finite numbers without meaning.
         """
 
     def attend_from(
-        self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
+        self, q_WHK: Tensor, kv_T2HK: Tensor, query_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor | None:
         """Attend like `attend`, but only with the queries `q_WHK` of some tokens: (W, H, K). None: this layout can only
-        compute all tokens. `asked_W`: int64 indices of the query tokens, ascending."""
+        compute all tokens. `query_W` are the int64 indices of the query tokens, ascending."""
         return None
 
-    def asking(self, x_TD: Tensor) -> Tensor:
-        """The rows of `x_TD` of the query tokens: all of them."""
+    def query_rows(self, x_TD: Tensor) -> Tensor:
+        """Return the rows of `x_TD` that belong to query tokens. Default: all rows."""
         return x_TD
 
     def reading(self, read_R: Tensor) -> "ReadLayout":
-        """The layout of a block of whose outputs only some are read, at these int64 indices into the stream.
+        """Return the layout of a block whose outputs are needed only at these int64 indices into the stream.
 
-        The block then gives those tokens only, the same numbers for a part of its work, and `ReadLayout.read` puts them
-        into the order of `read_R`.
+        The block then computes only these tokens, with the same numbers and less work. `ReadLayout.read` puts its
+        outputs into the order of `read_R`.
         """
         if drops_padding(read_R):
             return ReadLayout(self, *read_R.unique(return_inverse=True))
@@ -66,25 +66,25 @@ class AttentionLayout(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ReadLayout(AttentionLayout):
-    """Only some tokens are queries. See `AttentionLayout.reading`."""
+    """A layout in which only some tokens are queries; see `AttentionLayout.reading`."""
 
     layout: AttentionLayout
     """Layout of all tokens."""
-    asked_W: Tensor
-    """int64: indices of the query tokens into the stream."""
+    query_W: Tensor
+    """int64: indices into the stream of the query tokens."""
     place_R: Tensor | None
-    """int64: the place in `asked_W` of each token that is read; None: they are the same."""
+    """int64: place in `query_W` of each token that is read; None: they are equal."""
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         rest: dict[str, Any] = {"window": window, "dropout_rate": dropout_rate}
-        some = self.layout.attend_from(self.asking(qkv_T3HK[:, 0]), qkv_T3HK[:, 1:], self.asked_W, **rest)
-        return self.asking(self.layout.attend(qkv_T3HK, **rest)) if some is None else some
+        some = self.layout.attend_from(self.query_rows(qkv_T3HK[:, 0]), qkv_T3HK[:, 1:], self.query_W, **rest)
+        return self.query_rows(self.layout.attend(qkv_T3HK, **rest)) if some is None else some
 
-    def asking(self, x_TD: Tensor) -> Tensor:
-        return x_TD.index_select(0, self.asked_W)
+    def query_rows(self, x_TD: Tensor) -> Tensor:
+        return x_TD.index_select(0, self.query_W)
 
     def read(self, x_WD: Tensor) -> Tensor:
-        """(R, D): what a block gave, in the order in which it is read."""
+        """Return a block's outputs in the order in which they are read, (R, D)."""
         return x_WD if self.place_R is None else x_WD.index_select(0, self.place_R)
 
 
@@ -95,9 +95,9 @@ class PaddedLayout(AttentionLayout):
     num_rows: int
     length: int
     is_real_BS: Tensor | None
-    """bool: slots that hold a token; None: all."""
+    """bool: True for slots that hold a token; None: all."""
     token_BS: Tensor | None = None
-    """int64: the token in each slot (any, where there is none); None: the stream is the rows one after another."""
+    """int64: token in each slot (any token in empty slots); None: the stream consists of the rows one after another."""
     slot_T: Tensor | None = None
     """int64: row x S + slot of each token; None as for `token_BS`."""
 
@@ -112,7 +112,7 @@ class PaddedLayout(AttentionLayout):
         return mixed_SHK if self.slot_T is None else mixed_SHK[self.slot_T]
 
     def _visible(self, window: int | None, device: torch.device) -> Tensor | None:
-        """bool (B or 1, 1, S, S): which keys each query sees; None: all."""
+        """Return which keys each query sees, bool (B or 1, 1, S, S); None: all."""
         visible = None
         if self.is_real_BS is not None:
             visible = self.is_real_BS[:, None, None, :]
@@ -120,14 +120,15 @@ class PaddedLayout(AttentionLayout):
             slot_S = torch.arange(self.length, device=device)
             distance_SS = (slot_S[:, None] - slot_S).abs()
             is_near_SS = distance_SS <= window // 2
-            # A query without any visible key has no softmax, so empty slots see themselves.
+            # A query without any visible key has no softmax, so empty slots attend to themselves.
             visible = is_near_SS[None, None] if visible is None else visible & is_near_SS | (distance_SS == 0)
         return visible
 
 
 def padded_layout(cu_seqlens: Tensor, max_length: int, num_tokens: int) -> PaddedLayout:
-    """The rows of a stream: `cu_seqlens` integer (B + 1,) as in `VarlenLayout`, `max_length` slots per row, at least
-    the longest example, and T tokens, maybe more than the examples hold. No step waits for the device."""
+    """Return the layout of a stream. `cu_seqlens` is integer (B + 1,) as in `VarlenLayout`, `max_length` the number of
+    slots per row, at least the longest example, and `num_tokens` is T, which may be more than the examples contain.
+    Nothing waits for the device."""
     starts_B = cu_seqlens[:-1].long()
     lengths_B = cu_seqlens[1:].long() - starts_B
     slot_S = torch.arange(max_length, device=cu_seqlens.device)
@@ -136,13 +137,13 @@ def padded_layout(cu_seqlens: Tensor, max_length: int, num_tokens: int) -> Padde
     token_T = torch.arange(num_tokens, device=cu_seqlens.device)
     row_T = torch.searchsorted(cu_seqlens[1:].long(), token_T, right=True).clamp(max=len(starts_B) - 1)
     slot_T = row_T * max_length + (token_T - starts_B[row_T]).clamp(0, max_length - 1)
-    # A row without any token sees itself: a softmax needs a key.
+    # A row without any token attends to itself, because a softmax needs a key.
     is_real_BS = is_real_BS | (lengths_B == 0)[:, None]
     return PaddedLayout(len(starts_B), max_length, is_real_BS, token_BS, slot_T)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention; queries, keys and values come from one matrix, in this order from top to bottom."""
+    """Multi-head attention. One matrix computes queries, keys and values, in this order from top to bottom."""
 
     def __init__(
         self, width: int, num_heads: int, *, has_bias: bool, dropout_rate: float, window: int | None = None
@@ -160,7 +161,7 @@ class SelfAttention(nn.Module):
         return {"qkv": 3}
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D)."""
+        """Map (T, D) to (T, D)."""
         qkv_T3HK = self.qkv(x_TD).unflatten(1, (3, self.num_heads, -1))
         if rotation is not None:
             qkv_T3HK = torch.cat((rotate(qkv_T3HK[:, :2], rotation), qkv_T3HK[:, 2:]), dim=1)

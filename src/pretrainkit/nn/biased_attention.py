@@ -3,14 +3,14 @@
 Dimensions: T query tokens, S key tokens (the same stream in self-attention), H heads, K width of one head, Q and P
 queries and keys of one row, B rows.
 
-As in `pretrainkit.nn.attention`, a *layout* says where the examples lie. It is made once per batch and shared by all
-layers; all layouts compute the same numbers:
+As in `pretrainkit.nn.attention`, a *layout* has the positions of the examples. It is created once per batch and shared
+by all layers; all layouts compute the same numbers:
 
-* `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; runs everywhere and is the reference.
-* `TiledPairs` (cpu/attention.py): each example for itself, without padding.
-* `FlexPairs` (cuda/attention.py): FlexAttention reads the bias by distance, so no (H, Q, P) is ever made.
+* `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; works everywhere and is the reference.
+* `TiledPairs` (cpu/attention.py): each example separately, without padding.
+* `FlexPairs` (cuda/attention.py): FlexAttention reads the bias by distance, so no (H, Q, P) tensor is created.
 
-Scores are plain dot products where no scale is given: T5 has it in the initial weights of the queries.
+Without a scale, scores are plain dot products: T5 includes the scale in the initial weights of the queries.
 """
 
 from abc import ABC, abstractmethod
@@ -35,12 +35,12 @@ class PairLayout(ABC):
     def attend(
         self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
     ) -> Tensor:
-        """softmax(scale q k + bias) v over the keys that each query sees.
+        """Compute softmax(scale q k + bias) v over the keys that each query sees.
 
         Args:
-            q_THK: Queries; None: they are the first of the three in `kv`.
+            q_THK: Queries; None: they are the first of the three parts of `kv`.
             kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values.
-            dropout_rate: On the attention probabilities, in [0, 1).
+            dropout_rate: Dropout rate of the attention probabilities, in [0, 1).
             scale: Factor of the scores before the bias.
 
         Returns:
@@ -56,7 +56,7 @@ class RowPairs(PairLayout):
     num_queries: int
     num_keys: int
     is_visible_BQP: Tensor | None
-    """bool: which keys each query sees; the first dimension may be 1; None: all."""
+    """bool: True for keys that a query sees; the first dimension may be 1; None: all."""
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         added = None if bias is None else bias(self.num_queries, self.num_keys).to(dtype)[None]
@@ -65,7 +65,8 @@ class RowPairs(PairLayout):
             return added
         if added is None:
             added = torch.zeros((1, 1, self.num_queries, self.num_keys), dtype=dtype, device=visible.device)
-        # A softmax needs a key: queries that see none read all of them, and are put to zero afterwards.
+        # A softmax needs a key, so queries that see no key read all of them, and their outputs are set to zero
+        # afterwards.
         is_hidden = ~visible & visible.any(-1, keepdim=True)
         return added.masked_fill(is_hidden[:, None], -torch.inf)
 
@@ -81,9 +82,9 @@ class RowPairs(PairLayout):
         return self._stream(mixed_BHQK)
 
     def _rows(self, q_THK: Tensor | None, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (B, H, ., K)."""
+        """Return queries, keys and values, each (B, H, ., K)."""
         heads = kv.shape[2:]
-        # (B, P, 2 or 3, H, K) to keys and values, and maybe queries before them, of (B, H, P, K): views, no copies.
+        # (B, P, 2 or 3, H, K) to keys and values, possibly with queries first, each (B, H, P, K): views, no copies.
         parts = kv.view(self.num_rows, self.num_keys, kv.shape[1], *heads).permute(2, 0, 3, 1, 4).unbind(0)
         q_BHQK = parts[0] if q_THK is None else q_THK.view(self.num_rows, self.num_queries, *heads).transpose(1, 2)
         return q_BHQK, parts[-2], parts[-1]
@@ -98,7 +99,7 @@ class RowPairs(PairLayout):
 def visible_pairs(
     query_segment_BQ: Tensor, key_segment_BP: Tensor, *, is_causal: bool = False, is_prefix_BP: Tensor | None = None
 ) -> Tensor:
-    """bool (B, Q, P): which keys each query of a row sees.
+    """Return which keys each query of a row sees, bool (B, Q, P).
 
     Args:
         query_segment_BQ: Integer number of the example within its row; 0 is padding.

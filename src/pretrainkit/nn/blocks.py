@@ -27,8 +27,9 @@ class RMSNorm(nn.Module):
     """Root-mean-square norm over the last dimension, with a learned scale that starts at 1:
     y = x / sqrt(mean(x^2) + epsilon) * scale, without mean subtraction and without bias.
 
-    Source: Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467; T5 has it as its only norm. The statistic is
-    float32 whatever the activations are; the normalised value gets their type before it meets the scale.
+    Source: Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467; T5 uses it as its only norm. The statistic is
+    float32 for any type of activations. The normalised value is converted to their type before it is multiplied by the
+    scale.
     """
 
     def __init__(self, width: int, epsilon: float) -> None:
@@ -37,15 +38,15 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """(..., D) to the same shape and type."""
+        """Map (..., D) to the same shape and type."""
         wide = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
         normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
         return normal.to(x_TD.dtype) * self.weight.to(x_TD.dtype)
 
 
 class Pooler(nn.Module):
-    """One token as the vector of a text. BERT's: dense, tanh. ModernBERT's: the dense layer, activation and norm of its
-    masked-word head, as in its fine-tuning by transformers."""
+    """Computes the vector of a text from one token. BERT: dense layer, tanh. ModernBERT: dense layer, activation and
+    norm of its masked-word head, as in transformers' fine-tuning."""
 
     def __init__(
         self, dense: nn.Linear, activation: Callable[[Tensor], Tensor] = torch.tanh, norm: nn.Module | None = None
@@ -54,13 +55,13 @@ class Pooler(nn.Module):
         self.dense, self.activation, self.norm = dense, activation, norm
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
+        """Map (B, D) to (B, D)."""
         x_BD = self.activation(self.dense(x_BD))
         return x_BD if self.norm is None else self.norm(x_BD)
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between."""
+    """Two linear layers with an activation in between."""
 
     def __init__(self, width: int, inner_width: int, activation: str, *, has_bias: bool = True) -> None:
         super().__init__()
@@ -69,12 +70,13 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(inner_width, width, bias=has_bias)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to (T, D)."""
+        """Map (T, D) to (T, D)."""
         return self.down(self.activation(self.up(x_TD)))
 
 
 class GatedFeedForward(nn.Module):
-    """activation(a) x b for the two halves a, b of one linear layer (GeGLU where the activation is GELU), then another.
+    """activation(a) x b for the two halves a, b of one linear layer (GeGLU if the activation is GELU), then another
+    layer.
 
     Source: Shazeer 2020, https://arxiv.org/abs/2002.05202.
     """
@@ -92,7 +94,7 @@ class GatedFeedForward(nn.Module):
         return {"up": 2}
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to (T, D)."""
+        """Map (T, D) to (T, D)."""
         gate_TF, value_TF = self.up(x_TD).chunk(2, dim=-1)
         inner_TF = self.activation(gate_TF) * value_TF
         return self.down(dropout(inner_TF, self.dropout_rate, is_training=self.training))
@@ -120,11 +122,11 @@ class PostNormBlock(nn.Module):
         self.feed_forward_norm = LayerNorm(width, epsilon)
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
+        """Map (T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
         x_TD = residual(x_TD)
         mixed_TD = dropout(self.attention(x_TD, layout, rotation), rate, is_training=is_training)
-        x_TD = residual(self.attention_norm(layout.asking(x_TD) + mixed_TD))
+        x_TD = residual(self.attention_norm(layout.query_rows(x_TD) + mixed_TD))
         inner_TD = dropout(self.feed_forward(x_TD), rate, is_training=is_training)
         return residual(self.feed_forward_norm(x_TD + inner_TD))
 
@@ -153,7 +155,7 @@ class PlainPreNormBlock(nn.Module):
         epsilon: float,
         dropout_rate: float = 0.0,
     ) -> None:
-        """`dropout_rate` is on the outputs of attention and feed-forward."""
+        """`dropout_rate` applies to the outputs of attention and feed-forward."""
         super().__init__()
         self.dropout_rate = dropout_rate
         self.attention_norm = LayerNorm(width, epsilon)
@@ -162,11 +164,11 @@ class PlainPreNormBlock(nn.Module):
         self.feed_forward = FeedForward(width, inner_width, activation)
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
+        """Map (T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
         x_TD = residual(x_TD)
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
-        x_TD = layout.asking(x_TD) + dropout(mixed_TD, rate, is_training=is_training)
+        x_TD = layout.query_rows(x_TD) + dropout(mixed_TD, rate, is_training=is_training)
         return x_TD + dropout(self.feed_forward(self.feed_forward_norm(x_TD)), rate, is_training=is_training)
 
 
@@ -197,8 +199,8 @@ class PreNormBlock(nn.Module):
         self.feed_forward = GatedFeedForward(width, inner_width, activation, dropout_rate)
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
+        """Map (T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         x_TD = residual(x_TD)
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
-        x_TD = layout.asking(x_TD) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
+        x_TD = layout.query_rows(x_TD) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
         return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))

@@ -9,16 +9,16 @@ from torch.overrides import TorchFunctionMode
 
 M = TypeVar("M", bound=nn.Module)
 _DRAWING = frozenset({nn.init.__name__, "transformers.initialization"})
-"""transformers has functions of its own in the place of torch's while it makes a model."""
+"""Modules of functions that draw weights. transformers replaces torch's by its own while it builds a model."""
 _FILLING = frozenset({"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_", "fill_", "zero_"})
 
 
 class SkipInitialisation(TorchFunctionMode):
-    """A context in which the drawing functions of `torch.nn.init` leave tensors as they are: weights are raw memory.
-    On "meta", where there are no numbers, whatever fills or changes tensors in place does nothing, either.
+    """Context in which the drawing functions of `torch.nn.init` do not change tensors, so weights are uninitialised
+    memory. On "meta", which has no numbers, in-place operations that fill or change tensors do nothing either.
 
-    For models that initialise themselves afterwards. Building on the meta device and then calling `to_empty` does the
-    same, but loads torch's whole compiler (1.5 CPU-seconds): what those calls do to meta tensors is written for it.
+    It is for models that initialise themselves afterwards. Building on the meta device and calling `to_empty` would do
+    the same, but it loads torch's whole compiler (1.5 CPU-seconds), which implements these calls for meta tensors.
     """
 
     def __torch_function__(
@@ -33,9 +33,10 @@ class SkipInitialisation(TorchFunctionMode):
 
 
 def built(make: Callable[[], M], initialise: Callable[[M], None]) -> M:
-    """A module on torch's default device, initialised from its global generator; on "meta" without values. What torch
-    draws for the weights that `make` makes would cost time and numbers, so it is left out: `initialise` gives all of
-    them values."""
+    """Build a module on torch's default device and initialise it from the global generator; on "meta" without values.
+
+    The weights that torch would draw inside `make` are skipped to save time and random numbers; `initialise` sets all
+    of them."""
     with SkipInitialisation():
         module = make()
     if not builds_on_meta():
@@ -44,15 +45,15 @@ def built(make: Callable[[], M], initialise: Callable[[M], None]) -> M:
 
 
 def builds_on_meta() -> bool:
-    """True if what is made now has no values."""
+    """True if tensors created now have no values."""
     return torch.get_default_device().type == "meta"
 
 
 @torch.no_grad()
 def truncated_normal_(weight: Tensor, scale: float) -> Tensor:
-    """Normal of deviation `scale` cut at two scales, without correction: the deviation that results is 0.88 x scale.
+    """Fill with normal values of deviation `scale`, truncated at two scales. The resulting deviation is 0.88 x scale.
 
-    What falls outside is drawn again; on a CPU that is about ten times faster than torch's inverse error function.
+    Values outside are drawn again; on a CPU this is about ten times faster than torch's inverse error function.
     """
     weight.normal_()
     while num_outside := int((is_outside := weight.abs() > 2).sum()):
@@ -62,10 +63,10 @@ def truncated_normal_(weight: Tensor, scale: float) -> Tensor:
 
 @torch.no_grad()
 def initialise_layer(module: nn.Module, scale: float, *, is_truncated: bool = True) -> None:
-    """Weights of a linear layer or embedding from `truncated_normal_`, or from the whole normal distribution; biases 0;
-    norms become the identity.
+    """Initialise a linear layer or embedding from `truncated_normal_` or the whole normal distribution, biases with 0,
+    and norms as the identity.
 
-    Only parameters of `module` itself, not of its children.
+    It changes only parameters of `module` itself, not of its children.
     """
     if isinstance(module, nn.Linear | nn.Embedding):
         if is_truncated:
@@ -82,10 +83,11 @@ def initialise_layer(module: nn.Module, scale: float, *, is_truncated: bool = Tr
 
 @torch.no_grad()
 def initialise_residual_blocks(tower: nn.Module, layers: nn.ModuleList) -> None:
-    """Linear layers of pre-norm blocks as in OpenAI's CLIP, and all norms of `tower`: normal weights, biases 0.
+    """Initialise linear layers of pre-norm blocks as in OpenAI's CLIP, and all norms of `tower`: normal weights, biases
+    0.
 
     Deviations for width D and L layers: D^-0.5 for queries, keys and values, (2 D)^-0.5 into the feed-forward layer,
-    and D^-0.5 (2 L)^-0.5 for what is added to the residual stream.
+    and D^-0.5 (2 L)^-0.5 for layers whose output is added to the residual stream.
     """
     for name, module in layers.named_modules():
         if isinstance(module, nn.Linear):

@@ -1,5 +1,5 @@
-"""Which layout of attention a device gets, for recipes to ask. A layout of padded rows is chosen by the recipe itself,
-which asks `nn.cpu.dispatch`."""
+"""Choice of the attention layout for a device, used by recipes. A recipe chooses a layout of padded rows itself by
+`nn.cpu.dispatch`."""
 
 from itertools import pairwise
 from typing import Literal
@@ -18,8 +18,8 @@ PairKind = Literal["tiles", "rows", "flex"]
 
 
 def stream_layout(starts: Tensor, max_length: int, num_tokens: int) -> AttentionLayout:
-    """The layout of examples that lie one after another, none longer than `max_length`, with maybe unused tokens behind
-    the last. `starts` int32 (B + 1,): where each begins and the last one ends."""
+    """Return the layout of examples stored one after another, none longer than `max_length`, possibly followed by
+    unused tokens. `starts` is int32 (B + 1,): the begin of each example, and the end of the last one."""
     if not drops_padding(starts):
         return VarlenLayout(starts, max_length, num_tokens)
     lengths = starts.diff().tolist()
@@ -30,20 +30,20 @@ def stream_layout(starts: Tensor, max_length: int, num_tokens: int) -> Attention
 def best_pairs(
     some: Tensor, head_width: int, *, has_dropout: bool = False, has_static_shapes: bool = False
 ) -> PairKind:
-    """The fastest layout of pairs on the device of `some` tensor of a batch. `has_dropout`: attention probabilities are
-    dropped; `has_static_shapes`: blocks are compiled, so that shapes must not change from batch to batch."""
+    """Return the fastest kind of pair layout on the device of the tensor `some`. `has_dropout`: attention probabilities
+    are dropped out. `has_static_shapes`: blocks are compiled, so shapes must not change from batch to batch."""
     if drops_padding(some):
         return "rows" if has_static_shapes else "tiles"
     return "flex" if has_flex(some, head_width) and not has_dropout else "rows"
 
 
 def stream_pairs(starts: Tensor, num_tokens: int, head_width: int, *, has_dropout: bool) -> PairLayout:
-    """The layout of examples that lie one after another and fill the stream, each seeing itself. `starts` int64
-    (B + 1,) as for `stream_layout`; see `best_pairs`."""
+    """Return the layout of examples stored one after another that fill the stream; each attends to itself. `starts` is
+    int64 (B + 1,) as for `stream_layout`; see `best_pairs`."""
     kind = best_pairs(starts, head_width, has_dropout=has_dropout)
     if kind == "tiles":
         examples = [slice(begin, end) for begin, end in pairwise(starts.tolist())]
-        return TiledPairs(tuple(Pair(one, one) for one in examples), num_tokens)
+        return TiledPairs(tuple(Pair(example, example) for example in examples), num_tokens)
     segments_1T = example_numbers(starts, num_tokens)[None] + 1
     return segment_pairs(kind, segments_1T, segments_1T)
 
@@ -56,14 +56,14 @@ def segment_pairs(
     is_causal: bool = False,
     is_prefix_BP: Tensor | None = None,
 ) -> PairLayout:
-    """The layout of rows with these segments (see `visible_pairs`); `kind` is flex or rows."""
+    """Return the layout of rows with these segments (see `visible_pairs`); `kind` is flex or rows."""
     make = flex_pairs if kind == "flex" else visible_pairs
-    made = make(query_segment_BQ, key_segment_BP, is_causal=is_causal, is_prefix_BP=is_prefix_BP)
-    return RowPairs(len(made), made.shape[1], made.shape[2], made) if isinstance(made, Tensor) else made
+    layout = make(query_segment_BQ, key_segment_BP, is_causal=is_causal, is_prefix_BP=is_prefix_BP)
+    return RowPairs(len(layout), layout.shape[1], layout.shape[2], layout) if isinstance(layout, Tensor) else layout
 
 
 def row_pairs(num_rows: int, length: int, some: Tensor) -> PairLayout:
-    """The layout of full rows one after another, on the device of `some` tensor, each seeing itself."""
+    """Return the layout of full rows stored one after another, on the device of `some`; each row attends to itself."""
     if not drops_padding(some):
         return RowPairs(num_rows, length, length, None)
     rows = (slice(start, start + length) for start in range(0, num_rows * length, length))
@@ -71,5 +71,5 @@ def row_pairs(num_rows: int, length: int, some: Tensor) -> PairLayout:
 
 
 def example_numbers(starts: Tensor, num_tokens: int) -> Tensor:
-    """int64 (T,): the number of the example that each token of a stream belongs to."""
+    """Return the number of the example that each token of a stream belongs to, int64 (T,)."""
     return torch.searchsorted(starts[1:], torch.arange(num_tokens, device=starts.device), right=True)

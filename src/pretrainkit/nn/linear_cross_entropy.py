@@ -1,5 +1,7 @@
-"""Cross-entropy of a linear layer's outputs against target ids: a part of the vocabulary at a time on a CPU; elsewhere
-plainly, with several float32 matrices of logits unless it is compiled (`LinearCrossEntropy`).
+"""Cross-entropy of a linear layer's outputs against target ids.
+
+On a CPU it processes a part of the vocabulary at a time. Elsewhere it creates several float32 matrices of logits unless
+it is compiled (`LinearCrossEntropy`).
 
 Dimensions: K predictions, D width, V vocabulary.
 """
@@ -21,14 +23,14 @@ class TokenLoss(NamedTuple):
     nll_K: Tensor
     """float32: minus the natural log of the probability of the target."""
     is_right_K: Tensor
-    """bool: no other id has a higher logit. No gradient."""
+    """bool: True if no other id has a higher logit. No gradient."""
     log_sum_K: Tensor
-    """float32: log of the sum of the exponentials of all logits, which normalises them."""
+    """float32: log of the sum of the exponentials of all logits, the normaliser of the softmax."""
 
 
 def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
-    """Cross-entropy of softmax(x W^T + b) at `target_K`, integer ids in [0, V); without `bias_V` nothing is added to
-    the logits. x is float of any precision; the loss is float32."""
+    """Return the cross-entropy of softmax(x W^T + b) at `target_K`, integer ids in [0, V). `bias_V` is optional. x is
+    float of any precision; the loss is float32."""
     target_K = target_K.long()
     if chunks_vocabulary(weight_VD):
         x_KD = x_KD.to(activation_dtype(x_KD))
@@ -41,10 +43,10 @@ def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None,
 
 
 class LinearCrossEntropy(nn.Module):
-    """`linear_cross_entropy`, compiled where a model's blocks are (`pretrainkit.dist.parallelize`).
+    """`linear_cross_entropy` as a module, compiled together with a model's blocks (`pretrainkit.dist.parallelize`).
 
-    Compiled, there are at most two matrices (K, V) at a time, in the type of the product and not wider: the logits,
-    which are kept for the backward pass, and there their gradient.
+    If compiled, at most two matrices (K, V) exist at a time, in the type of the product and not wider: the logits,
+    which are kept for the backward pass, and their gradient there.
     """
 
     is_compiled_apart: ClassVar[bool] = True
@@ -54,12 +56,12 @@ class LinearCrossEntropy(nn.Module):
 
 
 def tied_lookup(weight_VD: Tensor, ids_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (T, D) of an embedding table that is the matrix of the head, too, and the table to give to the head."""
+    """Look up ids in an embedding table shared with the head. Returns the rows (T, D), and the table for the head."""
     if chunks_vocabulary(weight_VD) and torch.is_grad_enabled():
         return lookup_in_head(weight_VD, ids_T)
     return F.embedding(ids_T, weight_VD), weight_VD
 
 
 def linear_logits(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    """x W^T + b in float32, (K, V)."""
+    """Return x W^T + b in float32, (K, V)."""
     return F.linear(x_KD, weight_VD, None if bias_V is None else bias_V.to(x_KD.dtype)).float()

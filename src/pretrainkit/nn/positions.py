@@ -1,7 +1,7 @@
 """Fixed positions: sines and cosines of wavelengths up to 10 000 (Vaswani et al. 2017,
 https://arxiv.org/abs/1706.03762; in two dimensions Chen et al. 2021, https://arxiv.org/abs/2104.02057).
 
-They are made by NumPy, so that they have values in a model on "meta" too.
+NumPy computes them, so that they also have values in a model on "meta".
 
 Dimensions: P positions, D width.
 """
@@ -15,13 +15,14 @@ from torch import Tensor
 
 
 def line_table(num: int, width: int) -> Tensor:
-    """float32 (P, D) of positions 0 to num - 1: all sines, then all cosines. D is even."""
+    """Return float32 (P, D) for positions 0 to num - 1: all sines, then all cosines. D is even."""
     return torch.from_numpy(_waves(num, width // 2).astype(np.float32))
 
 
 def grid_table(rows: int, columns: int, width: int) -> Tensor:
-    """float32 (P, D) of the places of a grid, row by row: sines and cosines of the row, then of the column. D is a
-    multiple of 4. On grids that are no squares, rows and columns change places in 4M's original; here they do not."""
+    """Return float32 (P, D) for the places of a grid, row by row: sines and cosines of the row, then of the column. D
+    is a multiple of 4. On grids that are not square, 4M's original exchanges rows and columns; this function does
+    not."""
     row, column = np.divmod(np.arange(rows * columns), columns)
     table = np.concatenate((_waves(rows, width // 4)[row], _waves(columns, width // 4)[column]), axis=1)
     return torch.from_numpy(table.astype(np.float32))

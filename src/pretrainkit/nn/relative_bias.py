@@ -1,7 +1,7 @@
 """T5's relative position bias: a learned number per head and bucket of distances, added to attention scores.
 
 Dimensions: H heads, N buckets, Q queries, P keys, R = Q + P - 1 distances from -(Q - 1) to P - 1 (key minus query).
-Source: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 2.1. There are more buckets near than far.
+Source: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 2.1. Buckets are finer for short distances.
 """
 
 import math
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 
 def distance_buckets(distance: Tensor, *, num_buckets: int, max_distance: int, is_bidirectional: bool) -> Tensor:
-    """The bucket of each distance, integers (position of the key minus that of the query), int64 of the same shape.
+    """Return the bucket of each distance (position of the key minus that of the query), int64 of the same shape.
 
-    From `max_distance` on all distances share the last bucket of their side. `is_bidirectional`: later keys have the
-    upper half of the buckets; else all of them fall into bucket 0.
+    All distances from `max_distance` on share the last bucket of their side. With `is_bidirectional`, later keys use
+    the upper half of the buckets; otherwise all later keys are in bucket 0.
     """
     if is_bidirectional:
         side = num_buckets // 2
@@ -24,26 +24,27 @@ def distance_buckets(distance: Tensor, *, num_buckets: int, max_distance: int, i
         side = num_buckets
         first, away = torch.zeros_like(distance, dtype=torch.int64), (-distance).clamp(min=0)
     num_exact = side // 2
-    # float32, as in the released code: its rounding decides at the limits of the buckets.
+    # float32, as in the released code, whose rounding decides at the limits of the buckets.
     share = (away.clamp(min=1).float() / num_exact).log() / math.log(max_distance / num_exact)
     far = (num_exact + (share * (side - num_exact)).long()).clamp(max=side - 1)
     return first + torch.where(away < num_exact, away.long(), far)
 
 
 class _Diagonals(torch.autograd.Function):
-    """bias[h, q, p] = by_distance[h, p - q + Q - 1]; backwards, the sum over each diagonal, without any index."""
+    """bias[h, q, p] = by_distance[h, p - q + Q - 1]. The backward pass sums each diagonal without indexing."""
 
     @staticmethod
     def forward(ctx: Any, by_distance_HR: Tensor, num_queries: int) -> Tensor:
         num_keys = by_distance_HR.shape[1] - num_queries + 1
         ctx.num_queries = num_queries
-        # Windows of P distances one apart; the last query's begins at distance -(Q - 1), hence the flip.
+        # Windows of P distances, each one further than the last. The last query starts at distance -(Q - 1), hence the
+        # flip.
         return by_distance_HR.unfold(1, num_keys, 1).flip(1)
 
     @staticmethod
     def backward(ctx: Any, grad_HQP: Tensor) -> tuple[Tensor, None]:
         num_heads, num_queries, num_keys = grad_HQP.shape
-        # Rows of P + Q read as rows of P + Q - 1 move each query's keys one further to the right.
+        # Reading rows of length P + Q as rows of length P + Q - 1 shifts each query's keys by one more to the right.
         skewed = grad_HQP.new_zeros(num_heads, num_queries, num_keys + num_queries)
         skewed[:, :, :num_keys] = grad_HQP.flip(1)
         num_distances = num_keys + num_queries - 1
@@ -51,7 +52,7 @@ class _Diagonals(torch.autograd.Function):
 
 
 class RelativeBias(nn.Module):
-    """The table of one stack of layers, or of one layer."""
+    """Table of biases of one stack of layers, or of one layer."""
 
     def __init__(self, num_heads: int, *, num_buckets: int, max_distance: int, is_bidirectional: bool) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads))
 
     def by_distance(self, first: int, last: int) -> Tensor:
-        """(H, last - first + 1), of the distances first, first + 1, ..., last."""
+        """Return the biases for the distances first, first + 1, ..., last, (H, last - first + 1)."""
         distance_R = torch.arange(first, last + 1, device=self.weight.device)
         bucket_R = distance_buckets(
             distance_R,
@@ -72,5 +73,5 @@ class RelativeBias(nn.Module):
         return self.weight[bucket_R].t().contiguous()
 
     def forward(self, num_queries: int, num_keys: int) -> Tensor:
-        """(H, Q, P): both sides start at the same position."""
+        """Return the biases (H, Q, P) of queries and keys that start at the same position."""
         return _Diagonals.apply(self.by_distance(1 - num_queries, num_keys - 1), num_queries)

@@ -1,7 +1,7 @@
-"""A text transformer as CLIP's text encoder: learned positions, norm before each layer and at the end.
+"""A text transformer like CLIP's text encoder: learned positions, norm before each layer and at the end.
 
-Unusual about it: on a CPU the padding of captions is left out of everything but attention; the last block computes only
-the token that is read. The numbers equal `CLIPTextModel` of transformers (tests/recipes/clip/test_clip_convert.py).
+Unusual: on a CPU, padding of captions is skipped everywhere except in attention, and the last block computes only the
+token that is read. The numbers equal those of transformers' `CLIPTextModel` (tests/recipes/clip/test_clip_convert.py).
 
 Dimensions: B captions, S slots of a row, T tokens of the stream, D width.
 Source: Radford et al. 2021, https://arxiv.org/abs/2103.00020.
@@ -18,11 +18,11 @@ from pretrainkit.nn.initialise import initialise_residual_blocks
 from pretrainkit.nn.row_layout import RowLayout, without_padding
 
 _WORTH_LEAVING_OUT = 0.1
-"""Share of padding from which its work exceeds that of moving tokens between rows and stream."""
+"""Share of padding above which skipping it saves more than moving tokens between rows and stream costs."""
 
 
 class TextTransformer(nn.Module):
-    """Captions to one vector each."""
+    """Encoder that maps each caption to one vector."""
 
     def __init__(
         self,
@@ -35,9 +35,11 @@ class TextTransformer(nn.Module):
         pool: str,
         **block: Unpack[PlainBlockOptions],
     ) -> None:
-        """Weights are not initialised: see `initialise`. `is_causal`: tokens see only what stands before them. `pool`
-        is eos (the last real token), cls (the first), mean (over real tokens) or last (the last slot, padding
-        or not, and padding is attended to), after the final norm."""
+        """Build without initialising weights; see `initialise`.
+
+        With `is_causal`, tokens see only tokens before them. `pool` is eos (the last real token), cls (the first), mean
+        (over real tokens) or last (the last slot, padding or not, and padding is attended to), after the final norm.
+        """
         super().__init__()
         self.width, self.is_causal, self.pool = width, is_causal, pool
         self.token = nn.Embedding(vocab_size, width)
@@ -49,8 +51,8 @@ class TextTransformer(nn.Module):
         return list(self.layers)
 
     def forward(self, ids_BS: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
-        """Integer ids and the number of real tokens of each caption (from 1 to S; None: all) to (B, D). Raises
-        ValueError where the rows are longer than the position table."""
+        """Map integer ids and the number of real tokens of each caption (from 1 to S; None: all) to (B, D). Raises
+        ValueError if the rows are longer than the position table."""
         B, S = ids_BS.shape
         if len(self.position_embedding) < S:
             raise ValueError(f"captions of {S} tokens, but the model has {len(self.position_embedding)} positions")
@@ -68,11 +70,11 @@ class TextTransformer(nn.Module):
         read_B = self._first_tokens(layout, x_TD)
         if self.pool in ("eos", "last"):
             read_B = read_B + (S if real_B is None else real_B) - 1
-        # The last block computes the tokens that are read alone.
+        # The last block computes only the tokens that are read.
         return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))
 
     def _embed(self, ids_BS: Tensor, slots_T: Tensor | None) -> Tensor:
-        """(T, D): all slots, or those of `slots_T`."""
+        """Return the embeddings of all slots, or of those in `slots_T`, (T, D)."""
         B, S = ids_BS.shape
         if slots_T is None:
             x_BSD = self.token(ids_BS) + self.position_embedding[:S]
@@ -88,7 +90,7 @@ class TextTransformer(nn.Module):
 
     @staticmethod
     def _mean(x_TD: Tensor, layout: RowLayout) -> Tensor:
-        """Over the real tokens of each row, (B, D)."""
+        """Return the mean over the real tokens of each row, (B, D)."""
         is_real_BS = layout.is_real()
         if is_real_BS is None or layout.num_real_B is None:
             return x_TD.view(layout.num_rows, layout.length, -1).mean(1)
@@ -101,7 +103,7 @@ class TextTransformer(nn.Module):
         return sum_BD / layout.num_real_B[:, None]
 
     def initialise(self) -> None:
-        """Fresh weights from torch's global generator, of the sizes of OpenAI's CLIP; all normal."""
+        """Draw normal weights from torch's global generator, with the deviations of OpenAI's CLIP."""
         with torch.no_grad():
             self.token.weight.normal_(std=0.02)
             self.position_embedding.normal_(std=0.01)

@@ -1,7 +1,7 @@
-"""A vision transformer as CLIP's image encoder: class token, learned positions, norm before and after the blocks.
+"""A vision transformer like CLIP's image encoder: class token, learned positions, norm before and after the blocks.
 
-Unusual about it: patches are cut by a copy and embedded by one matrix product; the last block computes only the token
-that is read. The numbers equal `CLIPVisionModel` of transformers (tests/recipes/clip/test_clip_convert.py).
+Unusual: patches are cut by a copy and embedded by one matrix product, and the last block computes only the token that
+is read. The numbers equal those of transformers' `CLIPVisionModel` (tests/recipes/clip/test_clip_convert.py).
 
 Dimensions: B images, P patches (row-major), S = P + 1 tokens, D width, F pixels of a patch with their channels.
 Sources: Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929; Radford et al. 2021,
@@ -21,28 +21,29 @@ NUM_CHANNELS = 3
 
 
 def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
-    """Squares of `patch_size` x `patch_size` pixels: (B, P, F), in each the channels one after another."""
+    """Cut images into squares of `patch_size` x `patch_size` pixels, (B, P, F), with one channel after another in
+    each."""
     B, C, H, W = pixels_BCHW.shape
     rows, columns = H // patch_size, W // patch_size
-    # To (B, rows, columns, C, height, width of a patch).
+    # Dimensions after the permutation: B, rows, columns, C, height and width of a patch.
     grid = pixels_BCHW.view(B, C, rows, patch_size, columns, patch_size).permute(0, 2, 4, 1, 3, 5)
     return grid.reshape(B, rows * columns, C * patch_size**2)
 
 
 def drop_patches(patches_BPF: Tensor, positions_PD: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """A random part of each image's patches, (B, Q, F), and their positions, (B, Q, D), in their order.
+    """Return a random part of each image's patches, (B, Q, F), and their positions, (B, Q, D), in their original order.
 
     Q is at least 1. Draws from torch's default generator of the device.
     """
     B, P, F = patches_BPF.shape
     num_kept = max(1, round(P * (1 - rate)))
-    # The places of the smallest of P random numbers are a uniform subset; sorted, patches stay in their order.
+    # The indices of the smallest of P random numbers are a uniform subset; sorting them keeps the order of patches.
     kept_BQ = torch.rand(B, P, device=patches_BPF.device).argsort(1)[:, :num_kept].sort(1).values
     return patches_BPF.gather(1, kept_BQ[:, :, None].expand(-1, -1, F)), positions_PD[kept_BQ]
 
 
 class VisionTransformer(nn.Module):
-    """Images to one vector each."""
+    """Encoder that maps each image to one vector."""
 
     def __init__(
         self,
@@ -55,8 +56,8 @@ class VisionTransformer(nn.Module):
         patch_dropout_rate: float,
         **block: Unpack[PlainBlockOptions],
     ) -> None:
-        """Weights are not initialised: see `initialise`. `pool` is cls (the class token) or mean (over patches), after
-        the final norm; `patch_dropout_rate` the share of the patches left out in training."""
+        """Build without initialising weights; see `initialise`. `pool` is cls (the class token) or mean (over patches),
+        after the final norm; `patch_dropout_rate` is the share of patches left out in training."""
         super().__init__()
         if image_size % patch_size:
             raise ValueError(f"image_size {image_size} is not a multiple of patch_size {patch_size}")
@@ -74,7 +75,7 @@ class VisionTransformer(nn.Module):
         return list(self.layers)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        """Normalized pixels (B, 3, image_size, image_size) to (B, D)."""
+        """Map normalised pixels (B, 3, image_size, image_size) to (B, D)."""
         x_BSD = self._embed(pixels_BCHW)
         B, S, D = x_BSD.shape
         layout = RowLayout(B, S)
@@ -85,11 +86,11 @@ class VisionTransformer(nn.Module):
             x_TD = self.norm_after(self.layers[-1](x_TD, layout))
             return x_TD.view(B, S, D)[:, 1:].mean(1)
         first_B = torch.arange(0, B * S, S, device=x_TD.device)
-        # The last block computes the class tokens alone.
+        # The last block computes only the class tokens.
         return self.norm_after(self.layers[-1](x_TD, layout.reading(first_B)))
 
     def _embed(self, pixels_BCHW: Tensor) -> Tensor:
-        """The class token and the patches (those that are kept) with their positions, (B, S, D)."""
+        """Return the class token and the (kept) patches with their positions, (B, S, D)."""
         patches_BPF = cut_patches(pixels_BCHW, self.patch_size)
         positions_SD = self.position_embedding
         if self.training and self.patch_dropout_rate:
@@ -102,7 +103,7 @@ class VisionTransformer(nn.Module):
         return torch.cat((first_BD, embedded_BPD), dim=1) + positions_SD
 
     def initialise(self) -> None:
-        """Fresh weights from torch's global generator, of the sizes of OpenAI's CLIP; all normal."""
+        """Draw normal weights from torch's global generator, with the deviations of OpenAI's CLIP."""
         with torch.no_grad():
             self.patch.weight.normal_(std=(3 * self.patch.in_features) ** -0.5)
             self.class_token.normal_(std=self.width**-0.5)

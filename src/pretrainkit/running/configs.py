@@ -1,4 +1,4 @@
-"""Configs, resolved with all recipes that there are, and checked."""
+"""Resolving configs with all available recipes, and checking them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from pretrainkit.training.run import RunConfig
 
 
 def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
-    """The config of a preset, YAML file or mapping with `path=value` overrides, and where each value came from. Raises
-    ConfigError with every problem found."""
+    """Return the config of a preset, YAML file or mapping with `path=value` overrides, and the source of each value.
+    Raises ConfigError with every problem."""
     return resolve(source, overrides, Recipes())
 
 
 def recorded_config(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
-    """As `resolve_config`, of what a run recorded: what nothing reads is no mistake there, but its default."""
+    """Resolve a recorded config like `resolve_config`, but reset unread settings to their defaults instead of
+    failing."""
     return resolve(tree, overrides, Recipes(), is_recorded=True)
 
 
 def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Any:
-    """As `resolve_config`, the config alone: `load_config("bert/tiny", ["data.batch_size=64"])`."""
+    """Return only the config of `resolve_config`: `load_config("bert/tiny", ["data.batch_size=64"])`."""
     return resolve_config(source, overrides).config
 
 
@@ -41,26 +42,26 @@ def config_values(source: str | Path) -> dict[str, Any]:
 
 
 def check_initial(config: RunConfig) -> None:
-    """Refuse weights to start from that are not there, or in a file of another system. Raises DataError."""
+    """Raise DataError if the initial weights do not exist or are in a file of another system."""
     if config.init_from is None or Path(config.init_from).is_dir():
         return
     recipe = find_recipe(config.recipe)
     if not Path(config.init_from).is_file() or not isinstance(recipe, ReadsFiles):
         raise DataError(
             f"init_from={config.init_from}: there is no such folder\n"
-            "  give a run, a checkpoint (RUN/checkpoints/step-…) or an export; files of other systems are read by "
-            "pretrainkit import"
+            "  set it to a run, a checkpoint (RUN/checkpoints/step-…) or an export; pretrainkit import reads files of "
+            "other systems"
         )
     raise DataError(
-        f"init_from={config.init_from} is a file, not a run, a checkpoint or an export of ours\n"
-        f"  read it first: pretrainkit import {quote(config.init_from)} --recipe {config.recipe} "
+        f"init_from={config.init_from} is a file, not a run, a checkpoint or an export of pretrainkit\n"
+        f"  import it first: pretrainkit import {quote(config.init_from)} --recipe {config.recipe} "
         f"--format {recipe.file_formats[0]} --out WEIGHTS\n"
-        "  and then init_from=WEIGHTS"
+        "  and then set init_from=WEIGHTS"
     )
 
 
 def check_config(config: RunConfig, world_size: int = 1, origins: Origins | None = None) -> None:
-    """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them; with `origins`,
-    from `resolve_config`, it says where the settings are written that do not go together."""
+    """Raise ConfigError, with all problems, if settings cannot work together on `world_size` ranks. With `origins` from
+    `resolve_config`, the message says where these settings come from."""
     if problems := config.problems(world_size):
         raise ConfigError([with_origins(problem, origins or {}) for problem in problems])

@@ -1,4 +1,4 @@
-"""Examine what this machine can do, and name what to install for the rest."""
+"""Examine what this machine can do, and report how to install what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pretrainkit.running.exercises import Outcome, exercise
 from pretrainkit.training.folder import installed_version
 
 NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow", "zstandard")
-"""Packages of every installation whose compiled parts or versions may not fit each other."""
+"""Packages of every installation whose compiled parts or versions may not fit together."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "vision": ("pillow", "simplejpeg", "timm", "torchvision"),
@@ -52,14 +52,14 @@ HELPERS = tuple(
     ".".join(("pretrainkit", *source.relative_to(_PACKAGE).with_suffix("").parts))
     for source in sorted(_PACKAGE.rglob("_*.c"))
 )
-"""The names of the compiled modules. Their sources are installed, too, so the list is complete without them."""
+"""Names of the compiled modules. Their sources are installed too, so the list does not depend on what was built."""
 SLOWER: Mapping[str, str] = {
     "corpus._words": "counting words 5",
     "recipes.fourm._keep": "masking of 4M up to 1.6",
     "recipes.pixel._masks": "span masks of PIXEL 35",
     "recipes.t5._spans": "span corruption of T5 3",
 }
-"""The CPU time of Python divided by that of each helper. docs/installing.md explains how it was measured."""
+"""CPU time of Python divided by that of each helper. docs/installing.md explains how it was measured."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class Finding:
 
     name: str
     state: Literal["good", "missing", "limited", "broken"]
-    """limited: it works, but slower or with less than it could. broken: it is installed and fails."""
+    """limited: it works, but slowly or in part. broken: it is installed, but fails."""
     text: str
     """The result in words."""
     fix: str = ""
-    """How to fix it; empty if there is nothing to fix."""
+    """Instructions to fix it; empty if there is nothing to fix."""
 
 
 def diagnose() -> list[Finding]:
     """Return everything about this machine that decides what can be trained on it, and how fast.
 
-    Imports torch. Other packages are tried in a process of their own.
+    Imports torch. Other packages are tested in a separate process.
     """
     packages = {name: installed_version(name) for name in (*NEEDED, *chain(*EXTRAS.values()))}
-    outcomes = exercise([*(name for name, found in packages.items() if found), *helpers_built(), "Pango"])
+    outcomes = exercise([*(name for name, installed in packages.items() if installed), *helpers_built(), "Pango"])
     return [
         *_machine(),
         *_torch(),
@@ -111,15 +111,17 @@ def _torch() -> Iterator[Finding]:
     from pretrainkit.dist.parallelize import has_python_headers
     from pretrainkit.training.precision import has_fast_bfloat16
 
-    found = devices()
-    kind, memory = found[0].type, found[0].memory_bytes
+    accelerators = devices()
+    kind, memory = accelerators[0].type, accelerators[0].memory_bytes
     yield Finding("torch", "good", torch.__version__)
     if kind == "cpu":
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
-        fix = "with an NVIDIA GPU: install its driver and torch for CUDA (pytorch.org); small models train as they are"
+        fix = "with an NVIDIA GPU: install its driver and torch for CUDA (pytorch.org); CPUs can train small models"
         yield Finding("accelerator", "missing", f"none: this torch is built for {built}", fix)
     else:
-        described = f"{len(found)} x {found[0].name}" + ("" if memory is None else f", {memory / 2**30:.0f} GiB each")
+        described = f"{len(accelerators)} x {accelerators[0].name}" + (
+            "" if memory is None else f", {memory / 2**30:.0f} GiB each"
+        )
         yield Finding("accelerator", "good", f"{kind}: {described}")
     fast = has_fast_bfloat16(torch.device(kind))
     text = "in hardware" if fast else "not in hardware: precision.compute=auto chooses float32"
@@ -129,7 +131,7 @@ def _torch() -> Iterator[Finding]:
         yield Finding("torch.compile", "good", compiler)
     else:
         fix = "apt install gcc g++" if compiler is None else "pip install triton"
-        if compiler and find_spec("triton"):  # which builds a small C file for each kernel
+        if compiler and find_spec("triton"):  # triton builds a small C file for each kernel
             fix = "Python.h is missing: apt install python3-dev"
         yield Finding("torch.compile", "limited", "models run uncompiled, which is slower on GPUs", fix)
     kernels = ", ".join(attention_back_ends(kind))
@@ -148,7 +150,7 @@ def helpers_built() -> list[str]:
 
 
 def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
-    """Return the result for the compiled modules, from trying those that were built."""
+    """Return the result for the compiled modules, from tests of those that were built."""
     broken = {name: outcomes[name].fault for name in HELPERS if name in outcomes and outcomes[name].fault}
     if broken:
         name, fault = next(iter(broken.items()))
@@ -156,7 +158,7 @@ def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
     missing = [name for name in HELPERS if name not in outcomes]
     if missing:
         names = [name.removeprefix("pretrainkit.") for name in missing]
-        cost = f"Python does the same, slower (times the CPU time: {', '.join(SLOWER[name] for name in names)})"
+        cost = f"Python does the same more slowly (times the CPU time: {', '.join(SLOWER[name] for name in names)})"
         return Finding("compiled helpers", "limited", f"not built: {', '.join(names)}; {cost}", _build())
     return Finding("compiled helpers", "good", ", ".join(name.removeprefix("pretrainkit.") for name in HELPERS))
 
@@ -196,13 +198,13 @@ def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome
 def finding_of(name: str, outcome: Outcome) -> Finding:
     """Return the result for an installed package that does not work, or not completely."""
     if lacks_operators(outcome.fault):
-        mend = f"for all programs of this environment: {shlex.quote(sys.executable)} -m {torchvision_shim.__name__}"
-        return Finding(name, "broken", f"torchvision is built for another torch: {outcome.fault}", mend)
+        fix = f"for all programs of this environment: {shlex.quote(sys.executable)} -m {torchvision_shim.__name__}"
+        return Finding(name, "broken", f"torchvision is built for another torch: {outcome.fault}", fix)
     if outcome.fault:
-        mend = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps {name}=={version(name)}"
-        return Finding(name, "broken", outcome.fault, mend)
-    mend = "nothing here needs it; for programs that do: torch and torchvision from one index, see pytorch.org"
-    return Finding(name, "limited", outcome.lack, mend)
+        fix = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps {name}=={version(name)}"
+        return Finding(name, "broken", outcome.fault, fix)
+    fix = "pretrainkit does not need it; for other programs, install torch and torchvision from one index (pytorch.org)"
+    return Finding(name, "limited", outcome.lack, fix)
 
 
 def _launchers() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Weights of other formats and projects, in and out."""
+"""Import and export of weights in formats of other projects."""
 
 from __future__ import annotations
 
@@ -46,21 +46,24 @@ PROBES = (
     "a",
     "unbelievably antidisestablishmentarianism http://x.y/z_1#q @you",
 )
-"""Texts that an export's tokenizer has to read as the model's does."""
+"""Texts that an export's tokenizer must encode like the model's tokenizer."""
 
 
 def import_config(
     path: str | Path, recipe: str | None = None, settings: Iterable[str] = (), nproc: int = 1
 ) -> ImportedConfig:
-    """A config file of the system that a recipe succeeds, as a config or command of ours, for `nproc` ranks. Without
-    `recipe` the keys of the file tell who reads it; `settings` are `dotted.key=value` in that system's own keys."""
+    """Convert a config file of the system that a recipe succeeds to a config or command of ours, for `nproc` ranks.
+
+    Without `recipe`, the keys of the file determine the recipe. `settings` are `dotted.key=value` in that system's own
+    keys.
+    """
     reader = _reader_of(Path(path)) if recipe is None else able(find_recipe(recipe), ReadsConfigs)
     return reader.import_config(Path(path), settings, nproc)
 
 
 def _reader_of(path: Path) -> ReadsConfigs[Any]:
-    """The recipe that knows most of the top-level keys of a file. Raises InputError where it is a config of ours, or
-    none that is known."""
+    """Return the recipe that knows most of the top-level keys of a file. Raises InputError if the file is a config of
+    ours or unknown."""
     readers = recipes_able(ReadsConfigs)
     by_suffix = [recipe for recipe in readers.values() if path.suffix in recipe.config_suffixes]
     if len(by_suffix) == 1:
@@ -71,13 +74,13 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
         raise InputError(f"cannot read {path}\n  {error}") from None
     keys = set(tree) if isinstance(tree, Mapping) else set()
     if keys & {"recipe", "extends"}:
-        raise InputError(f"{path} is a config of pretrainkit\n  use it as it is: pretrainkit config check {path}")
+        raise InputError(f"{path} is a config of pretrainkit\n  use it directly: pretrainkit config check {path}")
     numbers = {name: len(keys & recipe.keys_of_other_configs) for name, recipe in readers.items()}
     best = max(numbers, key=numbers.__getitem__)
     if [*numbers.values()].count(numbers[best]) != 1:
         systems = " and ".join(f"{recipe.reads_configs_of} (--recipe {name})" for name, recipe in readers.items())
         shown = ", ".join(map(str, list(keys)[:5])) or "none"
-        raise InputError(f"{path} is not recognised by its keys ({shown})\n  config files are read of {systems}")
+        raise InputError(f"{path} is not recognised by its keys ({shown})\n  supported config files: {systems}")
     return readers[best]
 
 
@@ -90,13 +93,14 @@ def export(
     license: str | None = None,
     name: str | None = None,
 ) -> Path:
-    """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
+    """Export the weights of a run or checkpoint: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/); and
-    the recipe's `export_formats`, whose `out` is a file, or a folder for its `folder_formats`. `averaged`: the average
-    of the weights that `ema_decay` keeps. A folder gets a model card, `README.md`, with `license` (such as
-    "apache-2.0") and `name` (default: that of `out`). Raises InputError where the format is unknown, or `out` exists or
-    cannot be written."""
+    Formats are "huggingface" (a folder that `transformers` loads), "safetensors" (config.yaml, model.safetensors,
+    tokenizer/), and the recipe's `export_formats`, for which `out` is a file, or a folder for its `folder_formats`.
+    `averaged` exports the averaged weights of a run with `ema_decay`. A folder gets a model card, `README.md`, with
+    `license` (such as "apache-2.0") and `name` (default: the name of `out`). Raises InputError if the format is
+    unknown, or `out` exists or cannot be written.
+    """
     from pretrainkit.exporting.card import write_card
     from pretrainkit.exporting.native import write_native
 
@@ -118,15 +122,15 @@ def export(
             write_card(out, opened.config, _run_of(Path(path)), name=name or out.name, license=license)
         else:
             writer, card_name = able(opened.recipe, WritesFiles), name or out.name
-            given = opened.config, opened.model, tokenizer, format
+            arguments = opened.config, opened.model, tokenizer, format
             if format in writer.folder_formats:
                 with new_folder(out) as aside:
-                    writer.export_file(*given, aside, name=card_name)
+                    writer.export_file(*arguments, aside, name=card_name)
                     write_settings(aside / SETTINGS, opened.config, length)
                     write_card(aside, opened.config, _run_of(Path(path)), name=card_name, license=license)
             else:
                 with new_file(out) as aside:
-                    writer.export_file(*given, aside, name=card_name)
+                    writer.export_file(*arguments, aside, name=card_name)
                     write_settings(settings_beside(out), opened.config, length)
     return out
 
@@ -138,7 +142,7 @@ def _run_of(path: Path) -> Path | None:
 
 
 def _trained_length(opened: Opened, path: Path) -> int | None:
-    """How long the examples of a model were; None: it came from elsewhere."""
+    """Return the maximum length of the model's training examples; None if the model came from elsewhere."""
     from pretrainkit.exporting.native import WEIGHTS
 
     if (path / "config.json").is_file() or (path / WEIGHTS).is_file():
@@ -148,7 +152,8 @@ def _trained_length(opened: Opened, path: Path) -> int | None:
 
 
 def _own_tokenizer(opened: Opened, out: Path) -> Path | None:
-    """That of a model that needs no files, in the new folder `out`; None, and a warning, where there is none."""
+    """Write the tokenizer of a model that needs no files to the new folder `out`. Returns None with a warning if there
+    is none."""
     recipe = opened.recipe
     try:
         if isinstance(recipe, WritesHuggingFace) and recipe.own_tokenizer(opened.config, out):
@@ -157,12 +162,12 @@ def _own_tokenizer(opened: Opened, out: Path) -> Path | None:
         _log.warning("the tokenizer is not exported: %s", str(error).splitlines()[0])
         return None
     if opened.config.trained_length is not None:
-        _log.warning("the export has no tokenizer, as there is none beside the model: ids mean what it was trained on")
+        _log.warning("the export has no tokenizer, because there is none beside the model")
     return None
 
 
 def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int | None) -> None:
-    """Add to an export for transformers what it takes to use it as it was trained, and say what cannot be used."""
+    """Add what transformers needs to use an export as it was trained, and warn about what cannot be used."""
     from pretrainkit.exporting.foreign_tokenizer import difference_of_ids
 
     write_settings(folder / SETTINGS, opened.config, length)
@@ -175,37 +180,37 @@ def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int 
     most = (values.get("text_config") or values).get("max_position_embeddings")
     if length is not None and isinstance(most, int) and most > length:
         _log.warning(
-            "positions from %d to %d were not trained by this run: give the model at most %d tokens, as "
-            "model_max_length of its tokenizer says",
+            "positions from %d to %d were not trained by this run: give the model at most %d tokens, the "
+            "model_max_length of its tokenizer",
             *(length, most - 1, length),
         )
     recipe = opened.recipe
     expected = tokenizer and isinstance(recipe, TellsIds) and recipe.input_ids(opened.config, tokenizer, PROBES)
     if expected and (difference := difference_of_ids(folder, dict(zip(PROBES, expected, strict=True)))):
         _log.warning(
-            "%s\n  read texts with pretrainkit, or the model gets other tokens than it was trained on", difference
+            "%s\n  encode texts with pretrainkit, otherwise the model gets other tokens than in training", difference
         )
 
 
 def _write_rest(opened: Opened, folder: Path) -> None:
-    """Write the tensors that are not read back from an export bit for bit."""
+    """Write the tensors that reading the export does not restore bit for bit."""
     import torch
 
     from pretrainkit.exporting.safetensors import write_tensors
 
     try:
         reader = able(opened.recipe, ReadsHuggingFace)
-        found = reader.carried_weights(opened.config, reader.import_huggingface(folder)[1])
+        carried = reader.carried_weights(opened.config, reader.import_huggingface(folder)[1])
     except InputError as error:
         _log.warning(
-            "the export cannot be imported again: %s\n  to train it further here, export with --format safetensors too",
+            "the export cannot be imported again: %s\n  to train it further here, use --format safetensors as well",
             str(error).splitlines()[0],
         )
         return
     rest = {
-        (ROUNDED if name in found and is_rounded(found[name], tensor) else "") + name: tensor
+        (ROUNDED if name in carried and is_rounded(carried[name], tensor) else "") + name: tensor
         for name, tensor in opened.model.state_dict().items()
-        if name not in found or not torch.equal(found[name], tensor)
+        if name not in carried or not torch.equal(carried[name], tensor)
     }
     if rest:
         write_tensors(folder / f"{REST}.safetensors", rest)
@@ -215,7 +220,7 @@ _HUB = "hf-hub:"
 
 
 def fetched(path: str | Path) -> str | Path:
-    """Return `path`, or for `hf-hub:NAME` the folder that the model of this name is downloaded to."""
+    """Return `path`, or for `hf-hub:NAME` the folder to which the model is downloaded."""
     if not str(path).startswith(_HUB):
         return path
     from pretrainkit.files.hub import fetch_model
@@ -233,53 +238,57 @@ def import_model(
     tokenizer: str | Path | None = None,
     pooling: str | None = None,
 ) -> Path:
-    """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
+    """Convert a model of another library to a folder of ours, for `init_from`, `evaluate` and `generate`.
 
-    The whole model is built and checked before anything is written. Raises InputError where the format is unknown, the
+    The whole model is built and checked before anything is written. Raises InputError if the format is unknown, the
     file is broken or of another architecture, the tokenizer has more pieces than the model, or `out` exists.
 
     Args:
-        path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has. Also
-            `hf-hub:NAME` or `hf-hub:NAME@REVISION`, which is downloaded.
-        recipe: Which recipe the model belongs to; None: the one that reads its format or its model_type.
+        path: "huggingface": a folder written by transformers. Other formats: a file, or whatever the format defines.
+            Also `hf-hub:NAME` or `hf-hub:NAME@REVISION`, which is downloaded.
+        recipe: Recipe of the model; None: the recipe that reads its format or its model_type.
         format: "huggingface", or one of the recipe's `file_formats`.
-        config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
-        tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.
-        pooling: How a classifier makes one vector of a text, where its files do not say so.
+        config: Preset or YAML file with the architecture of a file; None: that of the file, or the usual one.
+        tokenizer: Folder of the model's tokenizer, if there is none beside the model; a copy is kept.
+        pooling: How a classifier computes one vector of a text, if its files do not define it.
     """
     from pretrainkit.exporting.native import write_native
 
     path = fetched(path)
-    given = None if tokenizer is None else tokenizer_given(Path(tokenizer))
-    if given is None and (Path(path) / "open_clip_config.json").is_file() and (Path(path) / "tokenizer.json").is_file():
-        given = tokenizer_given(Path(path))
+    own_tokenizer = None if tokenizer is None else tokenizer_given(Path(tokenizer))
+    if (
+        own_tokenizer is None
+        and (Path(path) / "open_clip_config.json").is_file()
+        and (Path(path) / "tokenizer.json").is_file()
+    ):
+        own_tokenizer = tokenizer_given(Path(path))
     if format != "huggingface":
         if pooling is not None:
-            raise InputError(f"files of format {format!r} hold no classifier to be pooled\n  leave --pooling out")
-        found = read_foreign_model(path, recipe, format=format, config=config)
-        model = with_weights(find_recipe(found.config.recipe), found.config, found.state, path)
-        require_ids_of_model(found.config, given)
-        write_native(found.config, model, given, Path(out), found.trained_length)
+            raise InputError(f"files of format {format!r} contain no classifier to pool\n  leave --pooling out")
+        imported = read_foreign_model(path, recipe, format=format, config=config)
+        model = with_weights(find_recipe(imported.config.recipe), imported.config, imported.state, path)
+        require_ids_of_model(imported.config, own_tokenizer)
+        write_native(imported.config, model, own_tokenizer, Path(out), imported.trained_length)
         return Path(out)
     if config is not None:
-        raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
+        raise InputError(f"config={config} is only for files; {path} defines its own architecture\n  leave it out")
     if not Path(path).exists():
-        raise DataError(f"there is no folder {path}\n  give the place of the model; for one on the hub, hf-hub:NAME")
+        raise DataError(f"there is no folder {path}\n  use the path of the model; for one on the hub, hf-hub:NAME")
     if not (Path(path) / "config.json").is_file():
         raise DataError(
-            f"{path} is not a folder that transformers wrote: it has no config.json\n"
-            "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
+            f"{path} is not a folder written by transformers: it has no config.json\n"
+            "  init_from=, evaluate and generate read runs, checkpoints and exports of pretrainkit directly"
         )
-    opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=given)
-    require_ids_of_model(opened.config, given)
+    opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=own_tokenizer)
+    require_ids_of_model(opened.config, own_tokenizer)
     write_native(opened.config, opened.model, opened.tokenizer, Path(out), _trained_length(opened, Path(path)))
     return Path(out)
 
 
 def difference_from_huggingface(path: str | Path) -> float:
-    """The largest difference between the outputs of a run, checkpoint or export and those of transformers for the same
-    weights, on random inputs in float32. Raises InputError where the recipe has no such comparison, or the model no
-    Hugging Face form."""
+    """Return the largest difference between the outputs of a run, checkpoint or export and those of transformers for
+    the same weights, on random inputs in float32. Raises InputError if the recipe has no such comparison, or the model
+    has no Hugging Face form."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
     opened = open_model(path)
@@ -294,7 +303,8 @@ def difference_from_huggingface(path: str | Path) -> float:
 def read_foreign_model(
     path: str | Path, recipe: str | None, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
-    """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
+    """Return the model that `import_model` would write for a file of another system, with tensor names; writes
+    nothing."""
     path = fetched(path)
     name = recipe or _recipe_of_format(format)
     reader = able(find_recipe(name), ReadsFiles)
@@ -303,24 +313,26 @@ def read_foreign_model(
         raise InputError(f"recipe {name!r} does not read the format {format!r}\n  formats: {known}")
     settings = read_settings(settings_beside(Path(path)))
     source = config if config is not None or settings is None else settings.config
-    wanted = None if source is None else load_config(source).changed(init_from=None)
-    found = reader.import_file(Path(path), format, wanted)
-    return found if settings is None else replace(found, trained_length=settings.trained_length)
+    expected = None if source is None else load_config(source).changed(init_from=None)
+    imported = reader.import_file(Path(path), format, expected)
+    return imported if settings is None else replace(imported, trained_length=settings.trained_length)
 
 
 def _recipe_of_format(format: str) -> str:
-    """The recipe that reads files of this format. Raises InputError with the formats that are read."""
+    """Return the recipe that reads files of this format. Raises InputError with the known formats."""
     readers = recipes_able(ReadsFiles)
     for name, recipe in readers.items():
         if format in recipe.file_formats:
             return name
-    known = ", ".join(["huggingface", *(one for recipe in readers.values() for one in recipe.file_formats)])
+    known = ", ".join(
+        ["huggingface", *(known_format for recipe in readers.values() for known_format in recipe.file_formats)]
+    )
     raise InputError(f"no recipe reads the format {format!r}\n  formats: {known}")
 
 
 def _recipe_of_folder(folder: Path) -> str:
-    """The recipe that reads a folder of transformers: first the one that also reads those which do not say whose they
-    are, of its own kinds."""
+    """Return the recipe that reads a folder of transformers. A recipe that also reads folders without a recipe name is
+    preferred for its own model types."""
     try:
         kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError):

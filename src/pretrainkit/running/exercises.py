@@ -1,9 +1,9 @@
-"""Whether installed packages work: each is imported and asked for something small, in a process of its own.
+"""Tests whether installed packages work: each is imported and used once, in a separate process.
 
     python -m pretrainkit.running.exercises NAME ...
 
-prints a line of JSON for each: its name, and what went wrong. Nothing of pretrainkit is imported first that would mend
-anything, so that what works here works in anybody's programs. A package that ends the process is blamed for it.
+prints a line of JSON for each: its name and the error. Nothing of pretrainkit that would fix anything is imported
+before, so a package that works here works in any program. If a package ends the process, this counts as its error.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _MODULES = {
     "scikit-learn": "sklearn",
     "tensorboard": "torch.utils.tensorboard",
 }
-"""Where the module that is tried has another name."""
+"""Modules whose name differs from that of the package."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one exercise; both texts are empty where all is well."""
+    """Result of one test; both texts are empty if the package works."""
 
     fault: str = ""
-    """Why it cannot be used."""
+    """Reason why it cannot be used."""
     lack: str = ""
-    """What of it does not work."""
+    """Part of it that does not work."""
 
 
 def exercise(names: Sequence[str]) -> dict[str, Outcome]:
-    """Packages or modules of pretrainkit, by name, to what became of them."""
-    found: dict[str, Outcome] = {}
+    """Test packages, or modules of pretrainkit, and return the outcome of each by name."""
+    outcomes: dict[str, Outcome] = {}
     left = list(names)
     while left:
-        # -P: no module of the current folder.
+        # -P: do not import modules from the current folder.
         command = [sys.executable, "-P", "-m", "pretrainkit.running.exercises", *left]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
@@ -56,15 +56,15 @@ def exercise(names: Sequence[str]) -> dict[str, Outcome]:
         for line in lines.splitlines():
             if line.startswith('{"name"'):
                 values = json.loads(line)
-                found[values["name"]] = Outcome(values["fault"], values["lack"])
-        left = [name for name in left if name not in found]
+                outcomes[values["name"]] = Outcome(values["fault"], values["lack"])
+        left = [name for name in left if name not in outcomes]
         if left:
-            found[left.pop(0)] = Outcome(fault=how)
-    return found
+            outcomes[left.pop(0)] = Outcome(fault=how)
+    return outcomes
 
 
 class _Lack(Exception):
-    """Only a part of it does not work."""
+    """Raised if only a part of a package does not work."""
 
 
 def _torchvision(torchvision: Any) -> None:
@@ -131,7 +131,7 @@ _EXERCISES: Mapping[str, Callable[[Any], object]] = {
     "safetensors": lambda safetensors: safetensors.load(safetensors.save({"one": _zeros(1)})),
     "Pango": lambda library: library.pango_library().versions(),
 }
-"""What more than an import is asked of, given its module."""
+"""Functions that use a package, by its name; they take its module. Other packages are only imported."""
 
 
 def _outcome(name: str) -> Outcome:
@@ -141,7 +141,7 @@ def _outcome(name: str) -> Outcome:
             _EXERCISES[name](module)
     except _Lack as lack:
         return Outcome(lack=str(lack))
-    except Exception as error:  # whatever another's code raises
+    except Exception as error:  # any error of the package
         while error.__cause__ is not None:
             error = error.__cause__  # type: ignore[assignment]
         return Outcome(fault=f"{type(error).__name__}: {error}")
@@ -149,6 +149,6 @@ def _outcome(name: str) -> Outcome:
 
 
 if __name__ == "__main__":
-    for one in sys.argv[1:]:
-        outcome = _outcome(one)
-        print(json.dumps({"name": one, "fault": outcome.fault, "lack": outcome.lack}), flush=True)
+    for package in sys.argv[1:]:
+        outcome = _outcome(package)
+        print(json.dumps({"name": package, "fault": outcome.fault, "lack": outcome.lack}), flush=True)

@@ -1,4 +1,4 @@
-"""Evaluating on held-out data: what is held out, and metrics of a model on it."""
+"""Evaluation of a model on held-out data."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _log = logging.getLogger(__name__)
 EVALUATED = ("data", "evaluate", "objective", "precision")
 """Parts of a config that held-out metrics depend on, besides the model."""
 _USED = ("data", "evaluate", "precision")
-"""Parts of a config that a model is used with, for whatever purpose."""
+"""Parts of a config that matter for any use of a model."""
 
 
 @contextmanager
 def new_table(path: Path | None) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
-    """Yield a function that writes rows to the new CSV file `path`, or nothing without a path. Raises InputError if the
-    file exists."""
+    """Yield a function that writes rows to the new CSV file `path`, or does nothing without a path. Raises InputError
+    if the file exists."""
     if path is None:
         yield lambda rows: None
         return
@@ -64,9 +64,11 @@ def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def evaluation_config(
     opened: Opened, path: str | Path, data: str | None, overrides: Iterable[str], num_examples: int | None
 ) -> Any:
-    """The config of a trained model for evaluating it, on `data` where some is given. Raises InputError where the
-    recipe has no objective, as it only lends its models to others; ConfigError, DataError where there is no held-out
-    data, or it does not fit the model."""
+    """Return the config for evaluating a trained model, on `data` if given.
+
+    Raises InputError if the recipe has no objective because it only provides models for others; ConfigError or
+    DataError if there is no held-out data, or it does not fit the model.
+    """
     if not opened.recipe.presets:
         opened.recipe.build_objective(opened.config)
     overrides = list(overrides)
@@ -75,7 +77,7 @@ def evaluation_config(
     if not config.has_held_out_data:
         carried = read_settings(Path(path, SETTINGS))
         given = " ".join(map(quote, carried.held_out)) if carried and carried.held_out else "--data FOLDER"
-        raise DataError(f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} {given}")
+        raise DataError(f"{path} names no held-out data\n  use: pretrainkit evaluate {quote(str(path))} {given}")
     if num_examples is not None:
         config = config.changed(evaluate=config.evaluate.limited_to(num_examples))
     require_same_tokenizer(opened, path, config.data.valid)
@@ -83,7 +85,7 @@ def evaluation_config(
 
 
 def build_evaluations(recipe: Recipe, config: RunConfig, world: World, folder: Path | None) -> list[Evaluation]:
-    """Held-out losses, and what else the recipe evaluates."""
+    """Return the evaluation of held-out losses, and further evaluations of the recipe."""
     from pretrainkit.training.precision import resolve_precision
 
     precision = resolve_precision(config.precision, world.device)
@@ -97,10 +99,12 @@ def build_evaluations(recipe: Recipe, config: RunConfig, world: World, folder: P
 def build_probes(
     recipe: Recipe, config: RunConfig, tokenizer: Path | None, world: World, precision: Precision
 ) -> list[Evaluation]:
-    """One for each of `evaluate.probes` of a bound config; `tokenizer` is the folder of the model's. The pretraining
-    stays what it is without them: a copy of the model is asked, and the generators of random numbers are put back.
-    Raises ConfigError or DataError where a task or its data are not there, InputError where the recipe has no text
-    encoder."""
+    """Return an evaluation for each of `evaluate.probes` of a bound config; `tokenizer` is the folder of the model's
+    tokenizer.
+
+    Probes do not change the pretraining: they use a copy of the model and restore the states of random generators.
+    Raises ConfigError or DataError if a task or its data is missing, and InputError if the recipe has no text encoder.
+    """
     from pretrainkit.dist.devices import RandomState, seed_generators
     from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
     from pretrainkit.rng import stream_key
@@ -117,10 +121,10 @@ def build_probes(
                 weights = full_state_dict(model)  # a collective
                 copy = empty_model(recipe, config, str(world.device))
                 load_full_state_dict(copy, weights)
-                found = probed(copy)
+                metrics = probed(copy)
             finally:
                 before.restore()
-            return {f"probe_{probe.task}/{name}": value for name, value in found.items()}
+            return {f"probe_{probe.task}/{name}": value for name, value in metrics.items()}
 
         return Evaluation(run, probe.every_steps)
 
@@ -128,30 +132,30 @@ def build_probes(
 
 
 def evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for evaluation in evaluations:
-        found |= evaluation.run(model, tag)
-    return found
+        metrics |= evaluation.run(model, tag)
+    return metrics
 
 
 def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = _USED) -> Any:
-    """The config of a trained model with other settings of what it is used on, all of them in `parts` of the config.
-    Raises ConfigError for settings of other parts, or such that the model would be another one."""
+    """Return the config of a trained model with other settings; all of them must be in `parts` of the config. Raises
+    ConfigError for settings of other parts, or settings that need a different model."""
     overrides, config = list(overrides), opened.config
     if fixed := [word for word in overrides if word.split(".")[0] not in parts]:
         raise ConfigError(
-            f"{', '.join(fixed)}: a trained model is what it is\n"
-            f"  what can be changed: settings of {', '.join(parts[:-1])} and {parts[-1]}"
+            f"{', '.join(fixed)}: this setting of a trained model cannot be changed\n"
+            f"  only settings of {', '.join(parts[:-1])} and {parts[-1]} can"
         )
     if overrides:
         config = load_config(config.model_dump(mode="json"), overrides)
-        if any(word.startswith("objective.") for word in overrides):
+        if any(override.startswith("objective.") for override in overrides):
             _require_same_model(opened, config, overrides)
     return config if opened.tokenizer is None else with_tokenizer(opened.recipe, config, opened.tokenizer)
 
 
 def _state_defaults(opened: Opened, path: Path) -> None:
-    """Say with which settings a model of others is evaluated, as it says nothing of them itself."""
+    """Log the settings for evaluating a model of another project, which does not define them itself."""
     if (path / SETTINGS).is_file() or not (path / "config.json").is_file():
         return
     tree, usual = opened.config.model_dump(mode="json"), DataConfig.model_fields
@@ -159,41 +163,43 @@ def _state_defaults(opened: Opened, path: Path) -> None:
     leaves = flatten({"data": own, "objective": tree["objective"]})
     stated = " ".join(f"{name}={json.dumps(leaf, separators=(',', ':'))}" for name, leaf in leaves.items())
     _log.warning(
-        "%s says nothing of its training. It is evaluated with these settings, unless others are given:\n  %s",
+        "%s contains no settings of its training. It is evaluated with these, unless you set others:\n  %s",
         *(path, stated),
     )
 
 
 def _require_same_model(opened: Opened, config: RunConfig, overrides: Iterable[str]) -> None:
-    """Raises ConfigError where objectives are for models with other parts."""
+    """Raise ConfigError if an objective is for a model with other parts."""
     import torch
 
     with torch.device("meta"):
-        wanted = opened.recipe.build_model(config).state_dict().keys()
-    if wanted != opened.model.state_dict().keys():
+        expected = opened.recipe.build_model(config).state_dict().keys()
+    if expected != opened.model.state_dict().keys():
         words = ", ".join(word for word in overrides if word.startswith("objective."))
-        raise ConfigError(f"{words}: that objective needs a model with other parts than this one\n  leave it out")
+        raise ConfigError(f"{words}: this objective needs a model with other parts\n  leave it out")
 
 
 def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:
-    """Presets say when to evaluate, whether or not there is something to evaluate on; who asks for it must have it."""
-    asked = [
+    """Raise ConfigError if the command line sets an evaluation interval but there is no held-out data. Presets may set
+    one."""
+    settings = [
         f"evaluate.{name}={value}"
         for name in ("every_steps", "every_epochs")
         if (value := getattr(config.evaluate, name)) is not None and origins.get(f"evaluate.{name}") == "command line"
     ]
-    if asked and not config.has_held_out_data:
+    if settings and not config.has_held_out_data:
         raise ConfigError(
-            f"{asked[0]}, but there is nothing to evaluate on\n  give held-out data, data.valid=..., or leave it out"
+            f"{settings[0]}, but there is nothing to evaluate on\n  set held-out data, data.valid=..., or leave it out"
         )
 
 
 def _evaluator(
     recipe: Recipe[Any], config: RunConfig, world: World, precision: Precision
 ) -> Callable[[nn.Module], dict[str, float]]:
-    """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
+    """Return a function that computes metrics of a model on the first `evaluate.num_examples` of a fixed shuffle of the
+    held-out data.
 
-    Every one of them is scored once, in the same batches, whatever the number of ranks.
+    Every example is scored once, in the same batches for any number of ranks.
     """
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import evaluate_records
@@ -210,19 +216,19 @@ def _evaluator(
 
 
 def _only_held_out(config: RunConfig, data: str | None, overrides: Iterable[str]) -> RunConfig:
-    """The config with `data`, or what an override says is held out, in place of whatever the run said."""
+    """Return the config with `data`, or the held-out data of an override, instead of all held-out data of the run."""
     names, own = config.data.held_out_fields, type(config.data)
     words = {word.split("=")[0].removeprefix("data."): word for word in overrides if word.startswith("data.")}
-    asked = {name: words[name] for name in names if name in words}
-    given = {name: word for name, word in asked.items() if getattr(config.data, name)}
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given.values())} both say what to evaluate on\n  give one of them")
-    if data is not None and asked:
-        first = next(iter(asked.values()))
-        raise ConfigError(f"--data {data} and {first} both say what to evaluate on\n  give one of them")
-    if data is None and not given:
+    overridden_fields = {name: words[name] for name in names if name in words}
+    nonempty = {name: word for name, word in overridden_fields.items() if getattr(config.data, name)}
+    if len(nonempty) > 1:
+        raise ConfigError(f"{' and '.join(nonempty.values())} both define the held-out data\n  set only one of them")
+    if data is not None and overridden_fields:
+        first = next(iter(overridden_fields.values()))
+        raise ConfigError(f"--data {data} and {first} both define the held-out data\n  set only one of them")
+    if data is None and not nonempty:
         return config
-    update = {name: own.model_fields[name].default for name in names if name not in given}
+    update = {name: own.model_fields[name].default for name in names if name not in nonempty}
     if data is not None:
         update["valid"] = own.model_validate({**config.data.model_dump(), "valid": data}).valid
     return config.changed(data=update)

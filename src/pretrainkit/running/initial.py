@@ -1,4 +1,4 @@
-"""How a run begins: its loader, its first step and how many there are; fresh models, and weights of others."""
+"""Start of a run: its loader, first step and number of steps; fresh models, and initial weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_size: int) -> Loader:
-    """The loader of one rank. Raises DataError when the data cannot fill the run."""
+    """Return the loader of one rank. Raises DataError if the data cannot fill the run."""
     from pretrainkit.data.loader import Loader
 
     data = config.data
@@ -52,15 +52,15 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
         raise ConfigError(
             f"{config.num_steps} steps of {data.batch_size} examples are {epochs:.2f} passes over {sum(source.sizes)} "
             f"examples, more than data.num_epochs={data.num_epochs}\n"
-            f"  set num_steps={loader.first_step + loader.num_steps_for(data.num_epochs)} or more data"
+            f"  set num_steps={loader.first_step + loader.num_steps_for(data.num_epochs)}, or use more data"
         )
     return loader
 
 
 def with_num_steps(config: RunConfig, loader: Loader) -> RunConfig:
-    """The config with lengths in steps where it gives them in passes over the data."""
+    """Return the config with lengths in steps instead of passes over the data."""
     if config.num_steps is None:
-        assert config.data.num_epochs is not None  # one of the two is given
+        assert config.data.num_epochs is not None  # one of the two is set
         num_steps = loader.first_step + max(1, loader.num_steps_for(config.data.num_epochs))
         config = config.changed(num_steps=num_steps)
     if config.evaluate.every_epochs is not None:
@@ -71,55 +71,59 @@ def with_num_steps(config: RunConfig, loader: Loader) -> RunConfig:
 
 
 def with_first_step(config: RunConfig) -> RunConfig:
-    """The config with the step that it goes on from, where it takes over the whole state of another run."""
+    """Return the config with the first step of a run that continues from the whole state of another run."""
     if config.init_from is None or config.init.restore != "all":
         return config
     run, checkpoint = checkpoint_of(Path(config.init_from), config.init.step)
-    before, advice = resolve_config(run.config_tree()).config, "or init.restore=weights to start with its weights alone"
+    before, advice = resolve_config(run.config_tree()).config, "or init.restore=weights to load only its weights"
     require_same_state(config, before, f"init_from={config.init_from}", advice)
     step = read_checkpoint(checkpoint).step
     if config.first_step not in (0, step):
         raise ConfigError(
-            f"first_step={config.first_step}, but init.restore=all goes on at step {step} of {config.init_from}\n"
+            f"first_step={config.first_step}, but init.restore=all continues at step {step} of {config.init_from}\n"
             "  leave first_step out, or choose another checkpoint with init.step"
         )
     return config.changed(first_step=step)
 
 
 def with_extra_steps(config: RunConfig) -> RunConfig:
-    """The config with num_steps where it gives the updates of this run alone."""
+    """Return the config with num_steps computed from the updates of this run alone, if num_extra_steps is set."""
     if config.num_extra_steps is None:
         return config
     return config.changed(num_steps=config.first_step + config.num_extra_steps, num_extra_steps=None)
 
 
 def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
-    """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
+    """Return the config with the encoder that its recipe stands on. A config that was bound before already has it."""
     if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
         return config
     init, path = config.init, existing_folder(config.init_from)
-    found, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
-    return recipe.with_encoder(config, found.recipe, found, tokenizer)
+    encoder_config, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
+    return recipe.with_encoder(config, encoder_config.recipe, encoder_config, tokenizer)
 
 
 def require_same_state(config: RunConfig, before: Any, there: str, advice: str) -> None:
-    """Refuse to go on from the state that the run with the config `before` keeps `there`, where the optimizer of
-    `config` keeps another one. `advice`: what else to do than to give the same settings. Raises ConfigError."""
+    """Raise ConfigError if the optimizer of `config` cannot use the optimizer state of the run with the config
+    `before`.
+
+    `there` names the place of that state in the message; `advice` is an alternative to using the same settings."""
     if differing := config.optimizer.other_state(before.optimizer):
-        told = "; ".join(f"{path}={shown(old)} there, {shown(new)} here" for path, (old, new) in differing.items())
+        differences = "; ".join(
+            f"{path}={shown(old)} there, {shown(new)} here" for path, (old, new) in differing.items()
+        )
         same = " ".join(f"{path}={shown(old)}" for path, (old, _) in differing.items())
         raise ConfigError(
-            f"{there} has the state of another optimizer: {told}\n  set {same} to go on with it, {advice}"
+            f"{there} has the state of another optimizer: {differences}\n  set {same} to continue with it, {advice}"
         )
 
 
 def load_initial(model: nn.Module, config: RunConfig) -> None:
-    """Copy the weights of `init_from` into a fresh model, for data of the same tokenizer."""
+    """Copy the weights of `init_from` into a fresh model. The training data must have the same tokenizer."""
     from pretrainkit.dist.weights import copy_beginnings
     from pretrainkit.training.initial import plan_initial
 
     assert config.init_from is not None
-    # A run that is still training may have saved since its step was looked at.
+    # A run that is still training may have saved again since its step was read.
     step = config.first_step if config.init.restore == "all" else config.init.step
     opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)
     recipe = find_recipe(config.recipe)
@@ -127,17 +131,17 @@ def load_initial(model: nn.Module, config: RunConfig) -> None:
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
         return
     given_config = opened.config
-    found: Mapping[str, Any] = opened.model.state_dict()
+    weights: Mapping[str, Any] = opened.model.state_dict()
     if opened.recipe.name == recipe.name and isinstance(recipe, FitsWeights):
-        given_config, found = recipe.fitted_weights(config, given_config, found)
-    wanted, given = (
-        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
+        given_config, weights = recipe.fitted_weights(config, given_config, weights)
+    expected, available = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), weights)
     )
     architectures = architecture(config.model), architecture(given_config.model)
-    plan = plan_initial(wanted, given, config.init, f"init_from={config.init_from}", architectures)
+    plan = plan_initial(expected, available, config.init, f"init_from={config.init_from}", architectures)
     if not config.init.grow:
         require_same_tokenizer(opened, config.init_from, config.data.train)
-    copy_beginnings(model, {name: found[source] for name, source in plan.sources.items()})
-    for what, names in (("stay as they were drawn", plan.drawn), ("of the checkpoint are not read", plan.ignored)):
+    copy_beginnings(model, {name: weights[source] for name, source in plan.sources.items()})
+    for what, names in (("keep their random values", plan.drawn), ("of the checkpoint are not used", plan.ignored)):
         if names:
             _log.warning("init_from: %d tensors %s, such as %s", len(names), what, ", ".join(names[:3]))

@@ -1,4 +1,4 @@
-"""The tokenizer of a run: kept beside its weights, and the same as that of the data it is used on."""
+"""The tokenizer of a run: a copy beside its weights, which must equal the tokenizer of the data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from pretrainkit.training.run import RunConfig
 
 _ENDINGS = ("safetensors", "bin", "pt", "pth", "ckpt", "h5", "msgpack", "ot", "onnx")
 _NOT_OF_TOKENIZERS = (".*", "onnx", "pretrainkit.json", *(f"*.{ending}" for ending in _ENDINGS))
-"""Files of models, as they lie beside tokenizers."""
+"""Files of models, which may be in the same folder as a tokenizer."""
 
 
 def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
-    """Refuse token shards whose ids mean other pieces than the model's. Without copies of both, nothing is known."""
+    """Raise DataError for token shards of another tokenizer than the model's. Without copies of both, it cannot
+    tell."""
     own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
     for source in sources:
         theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
@@ -34,37 +35,37 @@ def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[S
 
 
 def require_ids_of_model(config: RunConfig, tokenizer: Path | None) -> None:
-    """Refuse a tokenizer that was given for a model and has ids beyond its embeddings."""
+    """Raise InputError for a tokenizer with ids beyond the model's embeddings."""
     from pretrainkit.tokenizers.load import load_tokenizer
 
     size = getattr(config.model, "vocab_size", None)  # models of pictures have none
-    if tokenizer is not None and size is not None and (given := load_tokenizer(tokenizer).vocab_size) > size:
+    if tokenizer is not None and size is not None and (num_pieces := load_tokenizer(tokenizer).vocab_size) > size:
         raise InputError(
-            f"the tokenizer {tokenizer} has {given} pieces, but the model reads {size}\n"
-            "  give the folder of the one that the model was trained with"
+            f"the tokenizer {tokenizer} has {num_pieces} pieces, but the model reads {size}\n"
+            "  use the folder of the tokenizer that the model was trained with"
         )
 
 
 def keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
-    """Copy the tokenizer of the training data into the run, so that the run can be used when the data is gone."""
+    """Copy the tokenizer of the training data into the run, so that the run stays usable without the data."""
     target = folder.path / "tokenizer"
     if origin is not None and origin.is_dir() and not target.exists():
-        with new_folder(target) as aside:  # the folder may be that of a whole model
+        with new_folder(target) as aside:  # the source may be the folder of a whole model
             shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
 
 
 def tokenizer_folder(recipe: Recipe, config: RunConfig) -> Path | None:
-    """The tokenizer that the data of a run was made with. Raises DataError where it is gone."""
+    """Return the folder of the tokenizer that made the data of a run. Raises DataError if it no longer exists."""
     return recipe.tokenizer_folder(config) if isinstance(recipe, KeepsTokenizer) else tokenizer_beside(config)
 
 
 def with_tokenizer(recipe: Recipe, config: RunConfig, tokenizer: Path) -> RunConfig:
-    """The config for use with the copy of the tokenizer that lies beside a model, wherever the original may be."""
+    """Return the config with the copy of the tokenizer beside a model, wherever the original is."""
     return recipe.with_tokenizer(config, tokenizer) if isinstance(recipe, KeepsTokenizer) else config
 
 
 def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) -> RunConfig:
-    """The config with the run's own copy of its tokenizer where the original is gone."""
+    """Return the config with the run's own copy of its tokenizer if the original no longer exists."""
     kept = folder.path / "tokenizer"
     try:
         tokenizer_folder(recipe, config)
@@ -76,17 +77,17 @@ def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) ->
 
 
 def tokenizer_given(folder: Path) -> Path:
-    """The folder, or a copy of it with a tokenizer.json. Raises DataError where neither a tokenizer nor a renderer is
-    in it."""
+    """Return the folder, or a copy of it with a tokenizer.json. Raises DataError if it contains neither a tokenizer nor
+    a renderer."""
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
 
-    found = tokenizer_beside(folder)
-    if found is None:
+    tokenizer = tokenizer_beside(folder)
+    if tokenizer is None:
         raise DataError(
-            f"{folder} is no folder of a tokenizer\n  give one with tokenizer.json, sentencepiece.model, vocab.txt or "
-            "spiece.model; of a renderer, one with text_renderer_config.json"
+            f"{folder} is not the folder of a tokenizer\n  use one with tokenizer.json, sentencepiece.model, "
+            "vocab.txt or spiece.model; or the folder of a renderer, with text_renderer_config.json"
         )
-    return found
+    return tokenizer
 
 
 def _tokenizer_fingerprint(folder: Path) -> str | None:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Opened:
-    """A trained model with all that is needed to use it."""
+    """A trained model with everything that is needed to use it."""
 
     model: nn.Module
     """In evaluation mode, float32, on CPU."""
@@ -39,35 +39,35 @@ class Opened:
     """Its recipe's config, bound to its data."""
     recipe: Recipe
     tokenizer: Path | None
-    """Folder of its tokenizer, where it was found beside the model."""
+    """Folder of its tokenizer, if there is one beside the model."""
 
     def generate(self, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
-        """What the model answers to each prompt; see `pretrainkit.api.generate`."""
+        """Return the model's answer to each prompt; see `pretrainkit.api.generate`."""
         if isinstance(self.recipe, Infers) and not isinstance(self.recipe, Generates):
             raise InputError(
-                f"a model of recipe {self.recipe.name!r} answers rows\n"
-                "  pretrainkit predict RUN --input FILE --out ANSWERS.jsonl"
+                f"a model of recipe {self.recipe.name!r} answers rows, not prompts\n"
+                "  use pretrainkit predict RUN --input FILE --out ANSWERS.jsonl"
             )
         recipe = able(self.recipe, Generates)
         for name in options:
             if name not in recipe.generate_options:
                 raise InputError(
-                    f"recipe {self.recipe.name!r} has no option {name!r} to generate with\n"
-                    f"  it has {', '.join(recipe.generate_options)}"
+                    f"recipe {self.recipe.name!r} has no option {name!r} for generation\n"
+                    f"  its options are {', '.join(recipe.generate_options)}"
                 )
         return recipe.generate(self.config, self.model, self.tokenizer_or_none(), list(prompts), **options)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
-        """How likely the model holds each answer to be: the log-probability of the second text given the first."""
+        """Return the log-probability of the second text of each pair, given the first."""
         return able(self.recipe, Scores).score(self.config, self.model, self.tokenizer_or_none(), list(pairs))
 
     def tokenizer_or_none(self) -> Path | None:
-        """Its tokenizer; None where it needs none. Raises DataError where it is missing."""
+        """Return the folder of its tokenizer; None if it needs none. Raises DataError if it is missing."""
         needs_none = isinstance(self.recipe, KeepsTokenizer) and self.recipe.has_own_vocabulary(self.config)
         if self.tokenizer is None and not needs_none:
             raise DataError(
                 "there is no tokenizer beside the model\n"
-                "  copy the folder of the one that it was trained with to RUN/tokenizer; or, for a folder of "
+                "  copy the folder of the tokenizer that it was trained with to RUN/tokenizer; or, for a folder of "
                 "transformers: pretrainkit import EXPORT --tokenizer TOKENIZER --out FOLDER"
             )
         return self.tokenizer
@@ -82,25 +82,25 @@ def open_model(
     pooling: str | None = None,
     tokenizer: Path | None = None,
 ) -> Opened:
-    """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export. Raises
-    CheckpointError or DataError where it is missing, torn, or not ours, or there is no average.
+    """Open the model of a run folder, a checkpoint folder, or an export, with everything that is needed to use it.
+    Raises CheckpointError or DataError if it is missing, damaged, not one of these, or has no averaged weights.
 
     Args:
-        step: Of a run folder: this checkpoint instead of the newest valid one.
-        recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
-        averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
-        pooling: Of a Hugging Face folder with a classifier that does not say how it makes one vector of a text.
-        tokenizer: Of a Hugging Face folder: that of its tokenizer; None: beside the model, where there is one.
+        step: Run folder: load this checkpoint instead of the newest valid one.
+        recipe: Hugging Face folder: the recipe that reads it; None: the recipe that knows its `model_type`.
+        averaged: Run or checkpoint: load the averaged weights that `ema_decay` keeps.
+        pooling: Hugging Face folder of a classifier: how it computes one vector of a text, if it does not define this.
+        tokenizer: Hugging Face folder: the folder of its tokenizer; None: beside the model, if there is one.
     """
     path = existing_folder(path)
     config, weights, tokenizer = read_model(path, step, recipe, averaged, pooling, tokenizer)
-    found = find_recipe(config.recipe)
-    model = with_weights(found, config, weights, path)
-    return Opened(model, config, found, tokenizer)
+    owner = find_recipe(config.recipe)
+    model = with_weights(owner, config, weights, path)
+    return Opened(model, config, owner, tokenizer)
 
 
 def load_model(path: str | Path) -> nn.Module:
-    """The trained model of a run, checkpoint or export: a plain `nn.Module` in evaluation mode on CPU."""
+    """Return the trained model of a run, checkpoint or export: a plain `nn.Module` in evaluation mode on the CPU."""
     return open_model(path).model
 
 
@@ -112,7 +112,7 @@ def read_model(
     pooling: str | None = None,
     tokenizer: Path | None = None,
 ) -> tuple[Any, Mapping[str, Any], Path | None]:
-    """(config, weights, folder of the tokenizer or renderer where there is one)."""
+    """Return (config, weights, folder of the tokenizer or renderer if there is one)."""
     from pretrainkit.dist.weights import require_same_architecture
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
     from pretrainkit.exporting.native import WEIGHTS
@@ -121,7 +121,7 @@ def read_model(
 
     is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
     if averaged and is_export:
-        raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
+        raise CheckpointError(f"{path} is an export with one set of weights\n  use the run that it came from")
     if (path / "config.json").is_file():  # Hugging Face
         settings = read_settings(path / SETTINGS)
         own = None if settings is None else settings.config.get("recipe")
@@ -133,8 +133,8 @@ def read_model(
             config, weights = reader.import_classifier(path, pooling)
         else:
             raise InputError(
-                f"recipe {reader.name!r} has no choice of pooling\n"
-                f"  leave --pooling out, or give --recipe {next(iter(recipes_able(StandsOnEncoder)))}"
+                f"recipe {reader.name!r} has no option for pooling\n"
+                f"  leave --pooling out, or use --recipe {next(iter(recipes_able(StandsOnEncoder)))}"
             )
         if settings is not None and reader.name == own:
             carried = load_config(settings.config)
@@ -142,7 +142,7 @@ def read_model(
                 config, weights = carried, able_reader.carried_weights(carried, weights)
             else:
                 _log.warning(
-                    "%s/config.json was changed after the export: the model is what it says, all other settings are "
+                    "%s/config.json was changed after the export: it defines the model, and all other settings are "
                     "those of the run, in %s",
                     *(path, SETTINGS),
                 )
@@ -162,32 +162,32 @@ def read_model(
 
 
 def _existing(folder: Path) -> Path | None:
-    """The folder; None: it is not there, or empty."""
+    """Return the folder; None if it does not exist or is empty."""
     return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
 def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Weights with what their format has no place for: tensors, and last digits. What was trained since stays."""
+    """Add tensors and last digits that the format could not store. Weights that were trained since then are kept."""
     from pretrainkit.exporting.safetensors import read_tensors
 
-    found = dict(weights)
+    result = dict(weights)
     rest = read_tensors(path, REST) if (path / f"{REST}.safetensors").is_file() else {}
     for name, tensor in rest.items():
-        own = found.get(name.removeprefix(ROUNDED))
+        own = result.get(name.removeprefix(ROUNDED))
         if not name.startswith(ROUNDED) or (own is not None and is_rounded(own, tensor)):
-            found[name.removeprefix(ROUNDED)] = tensor
-    return found
+            result[name.removeprefix(ROUNDED)] = tensor
+    return result
 
 
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
-    """(run, checkpoint) of a run folder, where None is the newest step, or of a checkpoint in it."""
+    """Return (run, checkpoint) of a run folder, where None means the newest step, or of a checkpoint in it."""
     from pretrainkit.exporting.native import WEIGHTS
 
     if not path.is_dir():
-        raise DataError(f"there is no folder {path}\n  give a run or a checkpoint (RUN/checkpoints/step-…)")
+        raise DataError(f"there is no folder {path}\n  use a run or a checkpoint (RUN/checkpoints/step-…)")
     if (path / WEIGHTS).is_file():
         raise CheckpointError(
-            f"{path} holds weights alone\n  give a run, or a checkpoint in it (RUN/checkpoints/step-…)"
+            f"{path} contains weights alone\n  use a run, or a checkpoint in it (RUN/checkpoints/step-…)"
         )
     is_checkpoint = (path / "meta.json").is_file()
     run = RunFolder(path.parent.parent if is_checkpoint else path)
@@ -195,23 +195,23 @@ def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
     if step is not None:
         checkpoint = run.checkpoints / folder_name(step)
     if checkpoint is None or not checkpoint.is_dir():
-        run.config_tree()  # raises where this is no run at all
+        run.config_tree()  # raises if this is not a run
         raise CheckpointError(
             f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
-            "  train it further, or give a checkpoint or an export that is whole"
+            "  train it further, or use a complete checkpoint or an export"
         )
     return run, checkpoint
 
 
 def existing_folder(path: str | Path) -> Path:
-    """Raises DataError where there is no such folder."""
+    """Return the path. Raises DataError if the folder does not exist."""
     if not Path(path).is_dir():
-        raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
+        raise DataError(f"there is no folder {path}\n  use a run, a checkpoint (RUN/checkpoints/step-…) or an export")
     return Path(path)
 
 
 def empty_model(recipe: Recipe, config: RunConfig, device: str) -> nn.Module:
-    """The model of a config on a device, with memory but without values."""
+    """Return the model of a config on a device, with allocated but uninitialised memory."""
     import torch
 
     from pretrainkit.dist.weights import allocate
@@ -222,12 +222,12 @@ def empty_model(recipe: Recipe, config: RunConfig, device: str) -> nn.Module:
 
 
 def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
-    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+    """Return the model of a config in evaluation mode on the CPU, with the weights that came from `path`."""
     from pretrainkit.dist.weights import require_same_tensors
 
     model = empty_model(recipe, config, "cpu")
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
-    require_same_tensors(wanted, {name: tuple(weights[name].shape) for name in wanted}, str(path))
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
+    require_same_tensors(expected, {name: tuple(weights[name].shape) for name in expected}, str(path))
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(
@@ -238,7 +238,7 @@ def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], 
 
 
 def recipe_of_export(folder: Path) -> str:
-    """The recipe that reads a Hugging Face folder."""
+    """Return the name of the recipe that reads a Hugging Face folder."""
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if read_by_head(content) is not None and (readers := recipes_able(StandsOnEncoder)):
         return next(iter(readers))

@@ -1,4 +1,4 @@
-"""Text as pictures, and pictures as tokens."""
+"""Rendering of text to pictures, and conversion of pictures to tokens."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
-    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md). Raises
-    DataError where there is none, or it draws otherwise than it did, ConfigError where a field or value is not known.
+    """Return a renderer: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md). Raises
+    DataError if there is none or it renders differently than before, and ConfigError for an unknown field or value.
 
     Args:
         source: Folder of a renderer (as beside exported models and rendered rows), a .ttf or .otf font for the
-            published settings, or NAME or NAME@REVISION of a model on the hub, of which no weights are fetched.
-        max_patches: Of a canvas; None: as the source says, or 529.
-        changes: Fields of `RendererConfig` to set otherwise, such as `engine="pango"`.
+            published settings, or NAME or NAME@REVISION of a model on the hub, whose weights are not downloaded.
+        max_patches: Patches of a canvas; None: the number in the source, or 529.
+        changes: Fields of `RendererConfig` to change, such as `engine="pango"`.
     """
     from pretrainkit.rendering import folder
 
@@ -47,19 +47,18 @@ def render(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Render documents to parquet files, `out/train` and, where the corpus has held-out documents, `out/valid`. The
-    same call goes on where an interrupted one stopped. Raises DataError where input cannot be used, or `out` holds
-    something else.
+    """Render documents to parquet files, `out/train` and, if the corpus has held-out documents, `out/valid`. The same
+    call resumes an interrupted one. Raises DataError if input cannot be used, or `out` contains something else.
 
     Args:
         corpus: Folder of `pretrainkit corpus shards`; or files, globs, addresses, such as
             `hf://datasets/NAME` of a data set of the hub.
-        renderer: What draws, or what `open_renderer` takes.
-        out: Folder to be made, or to be completed.
-        settings: What rows there are; None: as full as whole words allow, with pictures.
+        renderer: A renderer, or a source for `open_renderer`.
+        out: Folder to create or to complete.
+        settings: How to fill rows; None: as full as whole words allow, with pictures.
         format: How to read files: auto, jsonl, text, book, wiki, parquet or articles.
-        text_key: Key or column that holds the text.
-        workers: Processes; None: all cores. The files do not depend on it.
+        text_key: Key or column of the text.
+        workers: Number of processes; None: all cores. The files do not depend on it.
 
     Returns:
         The manifest of each split.
@@ -77,12 +76,12 @@ def render(
 def open_image_tokenizer(
     path: str | Path, *, device: str | None = None, averaged: bool = False, batch_size: int = 64
 ) -> ImageCodec:
-    """A trained image tokenizer: `codec.encode(images)` gives ids, `codec.decode(ids)` images. Raises InputError where
-    it is a model of another recipe.
+    """Open a trained image tokenizer: `codec.encode(images)` returns ids, `codec.decode(ids)` returns images. Raises
+    InputError if it is a model of another recipe.
 
     Args:
         path: A run, checkpoint or export of a recipe that turns images into tokens.
-        averaged: The average of the weights that `ema_decay` keeps.
+        averaged: Use the averaged weights that `ema_decay` keeps.
         batch_size: Images per forward pass.
     """
     return _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)[1]
@@ -96,11 +95,11 @@ def decode_tokens(
     averaged: bool = False,
     **options: Unpack[DecodeOptions],
 ) -> NDArray[Any]:
-    """Images of ids, as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks and
-    classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
+    """Decode ids to images in the format of files: uint8 (B, H, W, 3) for colours and normals, uint8 (B, H, W) for
+    grey, masks and classes (255 for none), float32 (B, H, W) for depth without scale, (B, C, H, W) for features.
 
     `path` is a run, checkpoint or export of an image tokenizer; `ids` are integers (B, tokens), row by row. Raises
-    DataError where they are no ids of this tokenizer.
+    DataError if they are not ids of this tokenizer.
     """
     return open_image_tokenizer(path, device=device, averaged=averaged).decode(ids, **options)
 
@@ -115,15 +114,15 @@ def tokenize_images(
     progress: Progress | None = None,
     **settings: Unpack[ImageTokenOptions],
 ) -> dict[str, Any]:
-    """Write the tokens of a data set's images beside them. The same call goes on where an interrupted one stopped.
-    Raises DataError where images are missing or broken, or tokens there were made otherwise.
+    """Write the tokens of a data set's images beside them. The same call resumes an interrupted one. Raises DataError
+    if images are missing or broken, or existing tokens were made with other settings.
 
     Args:
         folder_or_tars: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-        settings: Which parts of images, and where the tokens go.
+        settings: Parts of images to tokenize, and the place of the tokens.
 
     Returns:
-        The manifest, with `written` and `kept`, numbers of files.
+        The manifest, with the numbers of files `written` and `kept`.
     """
     recipe, codec, fingerprint = _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)
     return recipe.write_image_tokens(codec, str(folder_or_tars), fingerprint, settings, progress)
@@ -132,7 +131,7 @@ def tokenize_images(
 def _image_tokenizer(
     path: str | Path, *, device: str | None, averaged: bool, batch_size: int
 ) -> tuple[TokenizesImages[Any], ImageCodec, str]:
-    """The recipe, the tokenizer, and the fingerprint of its weights."""
+    """Return the recipe, the tokenizer, and the fingerprint of its weights."""
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
 
@@ -144,8 +143,8 @@ def _image_tokenizer(
 
 
 def image_decoder(word: str) -> tuple[str, ImageCodec]:
-    """`NAME=RUN` of a modality and its image tokenizer."""
+    """Parse `NAME=RUN`, a modality and its image tokenizer."""
     name, equals, path = word.partition("=")
     if not equals:
-        raise InputError(f"an image tokenizer is given as {word!r}\n  write NAME=RUN, as in tok_rgb@224=runs/rgb")
+        raise InputError(f"invalid image tokenizer {word!r}\n  write NAME=RUN, as in tok_rgb@224=runs/rgb")
     return name, open_image_tokenizer(path)

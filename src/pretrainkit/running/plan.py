@@ -1,5 +1,7 @@
-"""What a run needs before it is paid for: memory per rank, FLOPs, time, cost, and whether its layout holds. And
-microbatches that fit into the memory of a device: found before the first step, or named after a step that did not fit.
+"""Resources of a run before it starts: memory per rank, FLOPs, time, cost, and a test of its parallel layout.
+
+Also the microbatch that fits into the memory of a device, computed before the first step or suggested after a step that
+did not fit.
 """
 
 from __future__ import annotations
@@ -46,39 +48,39 @@ DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
         "rtx3090": ("NVIDIA GeForce RTX 3090", 24e9),
     }
 )
-"""Names of devices to what `peak_flops` knows them by and the bytes of memory on their datasheets."""
+"""Names of devices to their names in `peak_flops` and their bytes of memory according to the datasheet."""
 _MEASURED_EXAMPLES = (4, 8)
-"""Activations of larger microbatches lie on the line through those of these sizes."""
+"""Sizes of the measured microbatches. Activations of larger ones are extrapolated linearly."""
 _ASSUMED_EXAMPLES = (1, 2)
-"""The same where all examples are assumed to be equally long."""
+"""The same if all examples are assumed to be equally long."""
 _MAX_DRY_RANKS = 1024
 _MEMORY_SHARE = 0.9
-"""Of a device's memory for what a plan counts; the rest is for torch, NCCL and fragments."""
+"""Share of a device's memory that a plan may use; the rest is for torch, NCCL and fragmentation."""
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank, under one strategy."""
+    """Memory of one rank in bytes, under one strategy."""
 
     weights: float
     gradients: float
     optimizer: float
     averages: float
-    """Of `ema_decay`."""
+    """Averaged weights (`ema_decay`)."""
     activations: float
-    """Of one microbatch at the peak of forward and backward pass, or what the update holds if that is more."""
+    """Activations of one microbatch at the peak of forward and backward pass, or the peak of the update if larger."""
     gathered: float
-    """Weights and gradients of other ranks that are here for a while."""
+    """Weights and gradients of other ranks that are gathered temporarily."""
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return sum(astuple(self))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was found out about a run on so many devices."""
+    """Estimate of the resources of a run on a number of devices."""
 
     num_parameters: int
     num_ranks: int
@@ -86,32 +88,32 @@ class Plan:
     precision: str
     examples_per_microbatch: int
     microbatches_per_step: int
-    """Of each rank."""
+    """Number of microbatches of each rank."""
     memory: dict[str, RankMemory]
-    """By strategy: ddp, fsdp2, hsdp."""
+    """Memory by strategy: ddp, fsdp2, hsdp."""
     device_bytes: float | None
     fitting: dict[str, int]
-    """By strategy the largest part of a rank's batch, in examples, that fits into the device as a microbatch; a
-    strategy with which not one example fits is missing. Empty without `device_bytes`."""
+    """Largest divisor of a rank's batch, in examples, that fits into the device as a microbatch, by strategy. A
+    strategy is missing if not even one example fits. Empty without `device_bytes`."""
     flops_per_step: float
-    """Of all ranks, forward and backward, real tokens."""
+    """FLOPs of all ranks in forward and backward pass, real tokens only."""
     tokens_per_step: float
     num_steps: int | None
-    """None where they follow from data that are not given."""
+    """None if it depends on data that is not given."""
     mfu: float
     seconds: float | None
-    """Of the whole run at that MFU; None where the peak rate or the steps are not known."""
+    """Duration of the whole run at that MFU; None if the peak rate or the number of steps is unknown."""
     cost: float | None
-    """In the unit of the price; None without a price or a time."""
+    """Cost in the unit of the price; None without a price or a duration."""
     problems: list[str]
-    """What does not divide, and other settings that cannot work on so many ranks."""
+    """Messages about settings that cannot work on this number of ranks, such as sizes that do not divide."""
     assumed: str | None = None
-    """What examples were assumed; None: those of data.train were looked at."""
+    """Description of the assumed examples; None: real examples of data.train were measured."""
     numbers_on_rank: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Of the dry run: strategy to rank to numbers of parameters it keeps."""
+    """Result of the dry run: strategy to rank to number of parameter elements that the rank keeps."""
 
     def fits(self, strategy: str) -> bool:
-        """Whether the microbatches that were asked for do."""
+        """True if the configured microbatches fit into the device."""
         return self.fitting.get(strategy, 0) >= self.examples_per_microbatch
 
 
@@ -126,21 +128,21 @@ def make_plan(
     dry_run: bool = True,
     device_bytes: float | None = None,
 ) -> Plan:
-    """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made. The first
-    examples of its data are read; without data, examples as long as the settings allow are assumed.
+    """Estimate the resources of a run without its devices. Imports torch, but never allocates the model's numbers. The
+    first examples of its data are read; without data, examples as long as the settings allow are assumed.
 
     Args:
-        num_gpus: Devices, one per rank.
+        num_gpus: Number of devices, one per rank.
         device: One of `DEVICES`, or cpu.
-        gpus_per_node: Devices of a machine, which HSDP shards over unless `parallel.shard_ranks` says another number.
+        gpus_per_node: Devices of a machine, over which HSDP shards unless `parallel.shard_ranks` is set.
         mfu: Share of the datasheet's rate that the run is expected to reach, in (0, 1].
-        price: Of one device for an hour, in any unit.
-        dry_run: Also lay the model out over the ranks.
-        device_bytes: Memory of a device; None: what its datasheet says.
+        price: Price of one device for an hour, in any unit.
+        dry_run: Also distribute the model over the ranks.
+        device_bytes: Memory of a device; None: according to its datasheet.
 
     Raises:
-        InputError: An unknown device, or a number that cannot be.
-        ConfigError: There are no data to look at, and the recipe cannot do without.
+        InputError: An unknown device, or an impossible number.
+        ConfigError: There is no data, and the recipe cannot plan without it.
     """
     import torch
 
@@ -150,11 +152,11 @@ def make_plan(
     from pretrainkit.training.throughput import peak_flops
 
     if device != "cpu" and device not in DEVICES:
-        raise InputError(f"--device {device!r} is not known\n  devices: cpu, {', '.join(DEVICES)}")
+        raise InputError(f"unknown device: --device {device!r}\n  devices: cpu, {', '.join(DEVICES)}")
     if num_gpus < 1 or not 0 < mfu <= 1:
-        raise InputError(f"{num_gpus} devices at an MFU of {mfu}\n  give at least 1, and an MFU in (0, 1]")
+        raise InputError(f"invalid: {num_gpus} devices, MFU {mfu}\n  use at least 1 device, and an MFU in (0, 1]")
     if price is not None and not 0 <= price < math.inf:
-        raise InputError(f"a price of {price}\n  give what one device costs for an hour: --price 3.5")
+        raise InputError(f"invalid price {price}\n  set the price of one device for an hour: --price 3.5")
     recipe = find_recipe(config.recipe)
     shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
     config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
@@ -165,11 +167,11 @@ def make_plan(
         config = with_num_steps(config, build_loader(config, source, rank=0, world_size=1))
     else:
         config, assumed = able(recipe, PlansWithoutData).without_data(config)
-        problems = config.problems(num_gpus)  # of what was assumed there are none
+        problems = config.problems(num_gpus)  # the assumed values have none
     if config.parallel.strategy == "hsdp" and num_gpus % shards and config.parallel.shard_ranks is None:
         problems.append(
-            f"{num_gpus} devices are no whole number of machines with {gpus_per_node} each\n"
-            "  give another --gpus or --gpus-per-node, or set parallel.shard_ranks to a divisor of --gpus"
+            f"{num_gpus} devices are not a whole number of machines with {gpus_per_node} devices each\n"
+            "  change --gpus or --gpus-per-node, or set parallel.shard_ranks to a divisor of --gpus"
         )
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
@@ -180,7 +182,7 @@ def make_plan(
             return recipe.build_model(config)
 
     alone = config.parallel.changed(strategy="ddp", compile="off")
-    model = parallelize(faked(build()), alone, World(), torch.float32)  # recomputes what the config says
+    model = parallelize(faked(build()), alone, World(), torch.float32)  # applies activation checkpointing
     measured, per_example, flops, tokens = _measure(
         recipe, config, model, per_microbatch, device, is_assumed=assumed is not None
     )
@@ -195,7 +197,7 @@ def make_plan(
 
     def memory_with(examples: int) -> dict[str, RankMemory]:
         activations = measured.activations - per_example * (per_microbatch - examples)
-        if examples >= per_rank:  # of a batch in one microbatch they go while gradients come
+        if examples >= per_rank:  # with one microbatch, activations are freed while gradients are allocated
             activations = max(0, activations - measured.gradients)
         step = replace(measured, activations=int(activations))
         return memory_by_strategy(model, step, num_gpus, shards, config.ema_decay is not None, precision)
@@ -236,10 +238,11 @@ def make_plan(
 def memory_by_strategy(
     model: nn.Module, step: StepMemory, num_ranks: int, shard_ranks: int, has_averages: bool, precision: str
 ) -> dict[str, RankMemory]:
-    """Bytes of a rank under DDP, FSDP2 over all ranks, and HSDP: FSDP2 over `shard_ranks` with copies on the others.
+    """Return the memory of a rank under DDP, under FSDP2 over all ranks, and under HSDP, which is FSDP2 over
+    `shard_ranks` with copies on the others.
 
-    A sharded rank gathers the weights of two blocks at a time, the second ahead, and keeps those outside the blocks
-    from the beginning to the end of a step; the gradients of one group are whole before they are scattered.
+    A sharded rank gathers the weights of two blocks at a time, the second in advance. It keeps those outside the blocks
+    during the whole step. The gradients of one group are whole before they are scattered.
     """
     blocks = [_size(block) for block in model.blocks()]  # type: ignore[operator]
     numbers = _size(model)
@@ -248,12 +251,12 @@ def memory_by_strategy(
     in_flight = (min(len(blocks), 2) * max(blocks, default=0) + rest) * width + 4 * max([*blocks, rest])
     averages = 4 * numbers if has_averages else 0
     temporary = max(step.activations, step.update)
-    found = {"ddp": RankMemory(step.weights, step.gradients, step.optimizer, averages, temporary, 0)}
+    memory = {"ddp": RankMemory(step.weights, step.gradients, step.optimizer, averages, temporary, 0)}
     for name, shards in (("fsdp2", num_ranks), ("hsdp", shard_ranks)):
         if shards > 1 and num_ranks % shards == 0:
-            # Autocast keeps a copy of each weight in the format it computes in, which sharding gathers anyway.
+            # Autocast keeps a copy of each weight in the compute format; sharding gathers such a copy anyway.
             copies = (numbers - rest) * width if width == 2 else 0
-            found[name] = RankMemory(
+            memory[name] = RankMemory(
                 step.weights / shards,
                 step.gradients / shards,
                 step.optimizer / shards,
@@ -261,7 +264,7 @@ def memory_by_strategy(
                 max(temporary - copies, temporary / 2),
                 in_flight,
             )
-    return found
+    return memory
 
 
 def _size(module: nn.Module) -> int:
@@ -277,33 +280,33 @@ def _measure(
     *,
     is_assumed: bool,
 ) -> tuple[StepMemory, float, float, float]:
-    """Memory of a step with microbatches of that many examples, how much its activations grow with an example more;
-    FLOPs and tokens of one example."""
+    """Return the memory of a step with microbatches of `per_microbatch` examples, the growth of its activations per
+    example, and the FLOPs and tokens of one example."""
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
     sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
     batches = [host_batch_of(recipe, config, size, is_assumed) for size in sizes]
     objective = recipe.build_objective(config)
     costs = [objective.cost(batch) for batch in batches]
-    found = []
-    with without_collector():  # tens of thousands of fake tensors come and go: a fifth of the time
+    memories = []
+    with without_collector():  # collecting tens of thousands of fake tensors would take a fifth of the time
         for number, (size, batch) in enumerate(zip(sizes, batches)):
-            optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
-            found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
+            optimizer = None if number else config.optimizer  # its memory does not depend on the batch
+            memories.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
-    memory, cost = found[0], costs[-1]
+    memory, cost = memories[0], costs[-1]
     per_example = memory.activations / sizes[0]
-    if len(found) == 2:
+    if len(memories) == 2:
         slots = cost.slots * per_microbatch / sizes[-1]
-        # Activations grow in proportion to slots: a line through two small microbatches.
-        slope = (found[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
+        # Activations are proportional to slots: extrapolate linearly from two small microbatches.
+        slope = (memories[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
         memory = replace(memory, activations=int(memory.activations + slope * (slots - costs[0].slots)))
         per_example = slope * cost.slots / sizes[-1]
     return memory, per_example, flops, tokens
 
 
 def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:
-    """The config with that many examples in its only microbatch."""
+    """Return the config with `num_examples` examples in its only microbatch."""
     data = {"batch_size": num_examples, "microbatch_size": None}
     if "microbatch_tokens" in type(config.data).model_fields:
         data["microbatch_tokens"] = None
@@ -335,17 +338,17 @@ def _memory(
     here = torch.device("cpu")
     if device == "cpu":
         precision = resolve_precision(config.precision, here)
-    else:  # of its number format; what it computes stays on the host
+    else:  # use the number format of the device; the computation stays on the host
         precision = Precision(here, getattr(torch, _compute_format(config)), False, None)
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
-    for parameter in model.parameters():  # as a second microbatch finds them
+    for parameter in model.parameters():  # a second microbatch starts with gradients
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-    found = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision)
-    return replace(found, activations=found.activations + found.gradients)
+    memory = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision)
+    return replace(memory, activations=memory.activations + memory.gradients)
 
 
 def _compute_format(config: RunConfig) -> str:
-    """The number format of matrix products on a GPU of `DEVICES`."""
+    """Return the number format of matrix products on a GPU of `DEVICES`."""
     return "bfloat16" if config.precision.compute == "auto" else config.precision.compute
 
 
@@ -366,8 +369,8 @@ def _strategy(config: RunConfig) -> str:
 
 
 def with_fitting_microbatch(config: RunConfig, world: World) -> RunConfig:
-    """The config with `data.microbatch_size` set as `parallel.fit` asks for. Raises ConfigError where the memory of
-    this device is not known, or not one example fits."""
+    """Return the config with `data.microbatch_size` set according to `parallel.fit`. Raises ConfigError if the memory
+    of this device is unknown, or not even one example fits."""
     if config.parallel.fit == "off":
         return config
     from pretrainkit.dist.devices import rank_memory
@@ -375,48 +378,48 @@ def with_fitting_microbatch(config: RunConfig, world: World) -> RunConfig:
     num_bytes = rank_memory(world.device, world.local_world_size)
     if num_bytes is None:
         raise ConfigError(
-            f"parallel.fit=auto, but the memory of {world.device} is not known\n"
-            "  say yourself how many examples fit: parallel.fit=off data.microbatch_size=8"
+            f"parallel.fit=auto, but the memory of {world.device} is unknown\n"
+            "  set the number of examples that fit yourself: parallel.fit=off data.microbatch_size=8"
         )
-    found = world.gather_objects(_most(config, world, num_bytes))  # devices may differ
-    most = min(0 if one is None else one for one in found)
+    sizes = world.gather_objects(_most(config, world, num_bytes))  # devices may differ
+    most = min(0 if size is None else size for size in sizes)
     if not most:
         raise ConfigError(
-            f"not one example fits into the {num_bytes / 2**30:.1f} GiB of {world.device}\n"
-            "  set parallel.activation_checkpointing=true, or take more devices with parallel.strategy=fsdp2"
+            f"not even one example fits into the {num_bytes / 2**30:.1f} GiB of {world.device}\n"
+            "  set parallel.activation_checkpointing=true, or use more devices with parallel.strategy=fsdp2"
         )
     return config if most >= _examples(config, world) else config.changed(data={"microbatch_size": most})
 
 
 def out_of_memory(config: RunConfig, folder: RunFolder, world: World, step: int) -> str:
-    """What to tell of a step that needed more memory than there is."""
+    """Return the message for a step that needed more memory than there is."""
     from pretrainkit.dist.devices import rank_memory
 
-    num_bytes, given = rank_memory(world.device, world.local_world_size), _examples(config, world)
+    num_bytes, examples = rank_memory(world.device, world.local_world_size), _examples(config, world)
     per_rank = config.data.batch_size // world.world_size
     most = None if num_bytes is None else _most(config, world, num_bytes)
-    if most is None or most >= given:  # there is no estimate, or it is wrong
-        most = max(size for size in range(1, max(1, given // 2) + 1) if per_rank % size == 0)
-    change = f"data.microbatch_size={most}" if most < given else "parallel.activation_checkpointing=true"
+    if most is None or most >= examples:  # there is no estimate, or it is wrong
+        most = max(size for size in range(1, max(1, examples // 2) + 1) if per_rank % size == 0)
+    change = f"data.microbatch_size={most}" if most < examples else "parallel.activation_checkpointing=true"
     path = quote(str(folder.path))
     has_saved = bool(step_folders(folder.checkpoints))
     command = f"resume {path} {change}" if has_saved else f"train {path}/config.yaml {change} --out FOLDER"
     size = "" if num_bytes is None else f", which has {num_bytes / 2**30:.1f} GiB"
     return (
-        f"out of memory on {world.device}{size}: step {step} with {given} examples in a microbatch\n"
-        f"  the same updates in less memory: pretrainkit {command}"
+        f"out of memory on {world.device}{size}: step {step} with {examples} examples in a microbatch\n"
+        f"  to make the same updates with less memory: pretrainkit {command}"
     )
 
 
 def _examples(config: RunConfig, world: World) -> int:
-    """In a microbatch."""
+    """Return the number of examples in a microbatch."""
     per_rank = config.data.batch_size // world.world_size
     return min(config.data.microbatch_size or per_rank, per_rank)
 
 
 def _most(config: RunConfig, world: World, num_bytes: int) -> int | None:
-    """The largest microbatch that fits into so many bytes; None: not one example does."""
+    """Return the largest microbatch that fits into `num_bytes`; None if not even one example does."""
     config = config.changed(parallel={"fit": "off"})
-    device = "cpu" if world.device.type == "cpu" else "h200"  # whose number formats the plan goes by
+    device = "cpu" if world.device.type == "cpu" else "h200"  # determines the number formats of the plan
     plan = make_plan(config, num_gpus=world.world_size, device=device, dry_run=False, device_bytes=num_bytes)
     return plan.fitting.get(_strategy(config))

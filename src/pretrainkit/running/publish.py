@@ -13,8 +13,8 @@ FILES_PER_COMMIT = 8
 
 
 def push_export(folder: Path, hub: Hub, *, dry_run: bool = False) -> dict[str, int]:
-    """Upload an export in one commit, without the files that the repository has. Return the size in bytes of each file
-    that was sent; with `dry_run`, that would be sent. Raises RunError if the hub refuses."""
+    """Upload an export in one commit, except for files that the repository already has. Returns the size in bytes of
+    each file that was sent, or with `dry_run`, that would be sent. Raises RunError if the hub refuses."""
     return hub.upload(_files(folder), dry_run=dry_run)
 
 
@@ -23,8 +23,8 @@ def push_data(
 ) -> dict[str, int]:
     """Upload finished data: rendered rows, token shards, a corpus or packed pairs, with a data card.
 
-    Some files are sent with each commit, the card with the last one. Files that the repository has are not sent again,
-    so the same call after an interruption continues.
+    Each commit contains some of the files, the last one also the card. Files that the repository has are not sent
+    again, so the same call resumes after an interruption.
 
     Args:
         folder: Output of a command: a split, or a folder of splits such as `train` and `valid`. A `README.md` in it is
@@ -32,10 +32,10 @@ def push_data(
         license: Identifier of the licence for our card.
 
     Returns:
-        Size in bytes of each file that was sent; with `dry_run`, that would be sent.
+        Size in bytes of each file that was sent, or with `dry_run`, that would be sent.
 
     Raises:
-        DataError: There are no finished data in `folder`, or files are missing or truncated.
+        DataError: `folder` contains no finished data, or files are missing or truncated.
         RunError: The hub refuses.
     """
     from pretrainkit.rendering.hub import published_rows
@@ -47,7 +47,7 @@ def push_data(
 
 
 def _files(folder: Path) -> dict[str, Path | bytes]:
-    """Return all files below a folder but hidden ones, by their path in it."""
+    """Return all files below a folder, except hidden ones, by their path in it."""
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {
         name.as_posix(): path for name, path in paths.items() if not any(part.startswith(".") for part in name.parts)
@@ -64,24 +64,24 @@ def _published_shards(folder: Path, name: str, license: str | None) -> dict[str,
         if (path / MANIFEST_NAME).is_file() and "shards" in read_manifest(path)
     }
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}\n  give the place of finished data")
+        raise DataError(f"there is no folder {folder}\n  use the path of finished data")
     if not splits:
         raise DataError(
-            f"{folder} holds no finished data of pretrainkit: there is no {MANIFEST_NAME}\n"
-            "  give the output folder of corpus shards, tokenizer encode, render or data pack"
+            f"{folder} contains no finished data of pretrainkit: there is no {MANIFEST_NAME}\n"
+            "  use the output folder of corpus shards, tokenizer encode, render or data pack"
         )
     manifests = {split: _checked(path) for split, path in splits.items()}
-    found: dict[str, Path | bytes] = {}
+    files: dict[str, Path | bytes] = {}
     for split, path in splits.items():
-        found |= {f"{split}/{inside}".lstrip("/"): file for inside, file in _files(path).items() if inside != CARD}
+        files |= {f"{split}/{inside}".lstrip("/"): file for inside, file in _files(path).items() if inside != CARD}
     first, manifest = next(iter(manifests.items()))
     about, use, header = _described(manifest, "/".join(["data", *filter(None, [first])]))
     card = data_card(name, manifests, about=about, use=use, license=license, header=header)
-    return found | {CARD: card.encode()}
+    return files | {CARD: card.encode()}
 
 
 def _checked(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder whose files are all there."""
+    """Return the manifest of a folder after checking that all its files exist."""
     from pretrainkit.tokenizers.shards import FORMAT, TokenShards
 
     if read_manifest(folder).get("format") == FORMAT:
@@ -90,7 +90,7 @@ def _checked(folder: Path) -> dict[str, Any]:
 
 
 def _described(manifest: Mapping[str, Any], place: str) -> tuple[str, str, dict[str, Any]]:
-    """Return what the data are, a command that uses them at `place`, and entries of the card's header."""
+    """Return a description of the data, a command that uses them at `place`, and entries of the card's header."""
     from pretrainkit.tokenizers.shards import FORMAT
 
     if manifest.get("format") == FORMAT:

@@ -1,4 +1,4 @@
-"""A run in three steps: resolve (a config to what is to be trained), assemble (its trainer), fit."""
+"""A run in three steps: resolve (bind a config to its data), assemble (build its trainer), fit."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoundRun:
-    """What is to be trained: checked, bound to its data, with nothing left open."""
+    """A config that is checked and bound to its data, with no field left open."""
 
     recipe: Recipe[Any]
     config: RunConfig
     source: BatchSource
-    """Of the training examples."""
+    """Source of the training examples."""
     folder: RunFolder
     origins: Origins
-    """Where each value of the config came from, for the record."""
+    """Source of each config value, for the record."""
     is_resumed: bool
 
 
 def run_training(
     config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
 ) -> dict[str, float]:
-    """Everything between a config and the last metrics, for `train` and `resume`."""
-    if resuming and (complete := _complete(folder, config, watcher)) is not None:  # before its data, which may be gone
+    """Run `train` or `resume` from a config to the last metrics."""
+    if resuming and (complete := _complete(folder, config, watcher)) is not None:  # first, as the data may be gone
         return complete
     run = resolve(config, folder, origins, resuming=resuming)
     if resuming and (complete := _complete(folder, run.config, watcher)) is not None:
@@ -83,17 +83,17 @@ def run_training(
 
 
 def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming: bool) -> BoundRun:
-    """Check a config, bind it to its data and find how long the run is, before torch is imported and compute is spent.
-    Raises ConfigError, DataError with all problems that were found."""
-    recipe, given = find_recipe(config.recipe), absolute_paths(config)
+    """Check a config, bind it to its data and determine the number of steps, before torch is imported and compute is
+    spent. Raises ConfigError or DataError with all problems."""
+    recipe, unbound = find_recipe(config.recipe), absolute_paths(config)
     if resuming:
         _require_same_state(folder, config)
-        given = with_kept_tokenizer(recipe, with_encoder(recipe, given), folder)
+        unbound = with_kept_tokenizer(recipe, with_encoder(recipe, unbound), folder)
     else:
         refuse_idle_evaluation(config, origins)
         check_initial(config)
-        given = with_first_step(given)
-    bound = checked(recipe, with_extra_steps(given), origins)
+        unbound = with_first_step(unbound)
+    bound = checked(recipe, with_extra_steps(unbound), origins)
     source = recipe.open_data(bound, "train")
     if not resuming:
         check_new_run(recipe, bound, source)
@@ -103,9 +103,11 @@ def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming:
 
 
 def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
-    """The trainer of this rank, with the state of the run where it is resumed, and the run's record; a collective.
-    Raises InputError such as for a disk without room for one checkpoint, or changes that nothing would read;
-    CheckpointError where there is nothing to go on from."""
+    """Return the trainer of this rank, with restored state if the run is resumed, and record the run. A collective.
+
+    Raises InputError, such as if the disk is too small for a checkpoint or changes would have no effect, and
+    CheckpointError if there is no checkpoint to resume from.
+    """
     import torch
 
     from pretrainkit.training.precision import resolve_precision
@@ -117,7 +119,7 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     if config.evaluate.probes:
         evaluations += build_probes(recipe, config, tokenizer_folder(recipe, config), world, precision)
     torch.manual_seed(initial_seed(config.seed))
-    if run.is_resumed:  # a checkpoint brings the values, so that no published weights are needed that it started from
+    if run.is_resumed:  # the checkpoint has all values, so the published weights that it started from are not needed
         model = empty_model(recipe, config, str(world.device))
     else:
         model = recipe.build_model(config).to(world.device)
@@ -142,7 +144,7 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
         )
         if config.init_from is not None and config.init.restore == "all" and not run.is_resumed:
             trainer.continue_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
-    except InputError:  # such as examples that cannot be made, or a disk without room for one checkpoint
+    except InputError:  # such as invalid examples, or a disk that is too small for a checkpoint
         if world.is_main and not run.is_resumed:
             folder.discard()
         raise
@@ -150,7 +152,7 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     if run.is_resumed:
         if not trainer.restore():
             raise CheckpointError(
-                f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
+                f"{folder.path} has no valid checkpoint to resume from: all are damaged\n"
                 "  restore one from a copy, or train again in another folder"
             )
         changes = world.on_main(lambda: _changes(folder, config))
@@ -163,13 +165,13 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
 
 
 def fit(run: BoundRun, trainer: Trainer) -> dict[str, float]:
-    """Train, then write the last examples and the summary, with which a run is complete; returns the last metrics."""
+    """Train, then write the last examples, and the summary, which marks a run as complete. Returns the last metrics."""
     recipe, config, folder = run.recipe, run.config, run.folder
     metrics = trainer.fit()
     if not trainer.world.is_main:
         return metrics
     if config.has_held_out_examples:
-        # A forward pass of a sharded model needs all ranks; what was saved last is whole.
+        # A forward pass of a sharded model needs all ranks; the last checkpoint has the whole model.
         trained = load_model(folder.path) if config.parallel.is_sharded else trainer.plain_model
         samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
         folder.write_json("samples.json", samples)
@@ -181,7 +183,7 @@ def fit(run: BoundRun, trainer: Trainer) -> dict[str, float]:
 
 
 def _about(trainer: Trainer, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a watcher is told before the first step."""
+    """Return the information for a watcher before the first step."""
     config, loader = trainer.config, trainer.loader
     num_steps = config.total_steps - loader.first_step
     return {
@@ -201,13 +203,13 @@ def _about(trainer: Trainer, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _complete(folder: RunFolder, config: RunConfig, watcher: Watcher) -> dict[str, float] | None:
-    """The last metrics of a run that has nothing left to do under `config`; None where something is left."""
+    """Return the last metrics of a run that is complete under `config`; None if there is work left."""
     summary = folder.summary()
     if not summary or _changes(folder, config):
         return None
     checkpoints = step_folders(folder.checkpoints)
     last = max(checkpoints, default=None)
-    if last is None or last != summary["steps"] or problem(checkpoints[last]) is not None:  # resuming says what is torn
+    if last is None or last != summary["steps"] or problem(checkpoints[last]) is not None:  # resuming reports problems
         return None
     more = "evaluate.early_stopping=null" if "stopped_early" in summary else f"num_steps={2 * summary['steps']}"
     text = f"nothing is left to do; to train longer: pretrainkit resume {quote(str(folder.path))} {more}"
@@ -216,23 +218,23 @@ def _complete(folder: RunFolder, config: RunConfig, watcher: Watcher) -> dict[st
 
 
 def _changes(folder: RunFolder, config: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted path of each setting that `config` has otherwise than the run so far, to its old and its new value."""
+    """Map the dotted path of each setting that differs between `config` and the run so far to its old and new value."""
     old = flatten(recorded_config(folder.config_tree()).config.model_dump(mode="json"))
     new = flatten(config.model_dump(mode="json"))
     return {path: (old.get(path), new.get(path)) for path in old | new if old.get(path) != new.get(path)}
 
 
 def _require_same_state(folder: RunFolder, config: RunConfig) -> None:
-    """Refuse another optimizer than the one whose state the run has."""
+    """Raise ConfigError for an optimizer that cannot use the run's optimizer state."""
     path = quote(str(folder.path))
     changes = " ".join(quote(f"{name}={shown(new)}") for name, (_, new) in _changes(folder, config).items())
     command = f"pretrainkit train {path}/config.yaml init_from={path} {changes} --out FOLDER"
     before = recorded_config(folder.config_tree()).config
-    require_same_state(config, before, str(folder.path), f"or start a new run with its weights alone: {command}")
+    require_same_state(config, before, str(folder.path), f"or start a new run from its weights alone: {command}")
 
 
 def _idle_changes(folder: RunFolder, trainer: Trainer, changes: Mapping[str, Any]) -> str:
-    """The message for settings that nothing would read, because the run has ended."""
+    """Return the message for settings that have no effect, because the run has ended."""
     path = quote(str(folder.path))
     early = trainer.stopped_early
     end = f"ended early: {early}" if early else f"it has made all its {trainer.config.total_steps} steps"
@@ -244,13 +246,13 @@ def _idle_changes(folder: RunFolder, trainer: Trainer, changes: Mapping[str, Any
 
 
 def num_ranks() -> int:
-    """Processes of this run, as the launcher's environment says."""
+    """Return the number of processes of this run, from the launcher's environment."""
     world_size = os.environ.get("WORLD_SIZE", "1")
-    return int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
+    return int(world_size) if world_size.isdecimal() else 1  # init_world reports invalid values
 
 
 def checked(recipe: Recipe[Any], config: RunConfig, origins: Origins | None = None) -> RunConfig:
-    """The config bound to its data, or ConfigError and DataError with what does not fit on this number of ranks."""
+    """Return the config bound to its data. Raises ConfigError or DataError if it does not fit this number of ranks."""
     check_config(config, num_ranks(), origins)
     config.parallel.require_ranks(num_ranks())
     bound = recipe.bind(with_encoder(recipe, config))
@@ -259,7 +261,7 @@ def checked(recipe: Recipe[Any], config: RunConfig, origins: Origins | None = No
 
 
 def check_new_run(recipe: Recipe, config: RunConfig, source: BatchSource) -> None:
-    """Refuse training data that a new run must not be started with. Raises ConfigError, DataError."""
+    """Raise ConfigError or DataError for training data that a new run must not use."""
     if isinstance(recipe, ChecksFiles):
         recipe.check_new_run(config, source)
 
@@ -267,8 +269,10 @@ def check_new_run(recipe: Recipe, config: RunConfig, source: BatchSource) -> Non
 def _sampler(
     recipe: Recipe, config: RunConfig, is_main: bool
 ) -> Callable[[nn.Module], Callable[[], Sequence[Sample]]] | None:
-    """What draws examples after every evaluation, on the rank that does: with a copy of a model, whose weights go on to
-    change, where the CPU does all of it, else the model answers at once. A sharded model can only be asked by all."""
+    """Return the function that shows examples after each evaluation, on the main rank only. None: nothing to show.
+
+    If the CPU does all the work, it uses a copy of the model, whose weights continue to change; otherwise the model
+    answers immediately. A sharded model cannot be used by one rank alone."""
     num = config.evaluate.num_samples
     if not (is_main and num) or config.parallel.is_sharded or not config.has_held_out_examples:
         return None
@@ -286,14 +290,14 @@ def _sampler(
 
 
 def _record(run: BoundRun, data: Mapping[str, Any], step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
-    """Write what this run is: config, where its values came from, data, code; on resuming, one entry more."""
+    """Write the record of this run: config, source of its values, data, code. Resuming adds an entry."""
     folder, config = run.folder, run.config
     provenance = folder.provenance() or {"data": data, **environment()}
     if step:
         folder.remove_summary()
         provenance.setdefault("resumed", []).append({"step": step, "changes": changes, **environment()})
     if changes:
-        told = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
-        folder.event(step, "changed", "; ".join(told))
+        descriptions = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
+        folder.event(step, "changed", "; ".join(descriptions))
     folder.record(config, {**provenance, "sources": run.origins})
     keep_tokenizer(folder, tokenizer_folder(run.recipe, config))

@@ -87,5 +87,5 @@ def test_correlations_of_real_numbers_agree_to_a_billionth():
 def test_one_answer_per_question_and_at_least_one_question_are_asked_for():
     with pytest.raises(DataError, match="2 targets and 1 predictions"):
         metrics.accuracy([0, 1], [0])
-    with pytest.raises(DataError, match="nothing to judge"):
+    with pytest.raises(DataError, match="nothing to score"):
         metrics.spearman([], [])

@@ -68,7 +68,7 @@ def model(tmp_path):
 def test_folders_of_all_sets_get_the_names_of_their_classes(packages):
     assert imagenet_names(list(IDS)) == NAMES
     assert imagenet_names(["0", "1", "151"]) == NAMES
-    with pytest.raises(DataError, match="1 folders are no classes of ImageNet, such as cats"):
+    with pytest.raises(DataError, match="1 folders are not classes of ImageNet, such as cats"):
         imagenet_names(["n01440764", "cats"])
 
 

@@ -212,7 +212,7 @@ def test_a_file_of_nobody_is_refused_with_those_that_are_read(tmp_path):
     (tmp_path / "x.yaml").write_text("extends: clip/tiny\n")
     with pytest.raises(InputError, match="is a config of pretrainkit\n") as error:
         import_file(tmp_path / "x.yaml")
-    advised = re.search(r"use it as it is: pretrainkit (.+)$", str(error.value))
+    advised = re.search(r"use it directly: pretrainkit (.+)$", str(error.value))
     assert command(*shlex.split(advised[1])).exit_code == 0
 
 

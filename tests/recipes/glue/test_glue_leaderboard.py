@@ -49,13 +49,13 @@ def test_a_complete_submission_has_no_problems(tmp_path):
     ("name", "text", "problem"),
     [
         ("RTE.tsv", None, "RTE.tsv is missing"),
-        ("more.tsv", "", "more.tsv does not belong there"),
+        ("more.tsv", "", "more.tsv does not belong in a submission"),
         ("RTE.tsv", "id\tprediction\n0\tentailment\n1\tentailment\n2\tentailment\n", "the first line is"),
-        ("RTE.tsv", "index\tprediction\n0\tentailment\n", "1 answers; the test set has 3 rows"),
+        ("RTE.tsv", "index\tprediction\n0\tentailment\n", "1 answers, but the test set has 3 rows"),
         ("RTE.tsv", "index\tprediction\n0\tentailment\n2\tentailment\n1\tentailment\n", "do not count"),
-        ("RTE.tsv", "index\tprediction\n0\t1\n1\tentailment\n2\tentailment\n", "1 answers are none of"),
+        ("RTE.tsv", "index\tprediction\n0\t1\n1\tentailment\n2\tentailment\n", "1 answers are not among"),
         ("RTE.tsv", "index\tprediction\n0\tentailment\n1\n2\tentailment\n", "row 1 has 1 fields"),
-        ("STS-B.tsv", "index\tprediction\n0\t1.000000\n1\t2\n2\t3.000000\n", "1 answers are none of numbers"),
+        ("STS-B.tsv", "index\tprediction\n0\t1.000000\n1\t2\n2\t3.000000\n", "1 answers are not among numbers"),
     ],
 )
 def test_the_check_names_what_is_wrong(name, text, problem, tmp_path):

@@ -48,5 +48,5 @@ def test_a_model_that_compares_texts_trains_and_answers_again(task, is_modern, g
     assert api.load_model(tmp_path / "run").head.weight.shape == ((1, 64) if task == "stsb" else (2, 16))
     again = api.evaluate(tmp_path / "run", device="cpu")
     assert again["loss"] == pytest.approx(metrics["valid_loss"])
-    with pytest.raises(InputError, match="pooling=texts, but transformers pools in"):
+    with pytest.raises(InputError, match="pooling=texts, but transformers only has"):
         api.export(tmp_path / "run", "huggingface", tmp_path / "out")

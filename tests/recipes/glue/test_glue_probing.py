@@ -73,7 +73,7 @@ def test_two_ranks_with_sharded_weights_find_the_same_numbers_as_one(shards, glu
 
 
 def test_what_cannot_be_probed_is_refused_before_training(shards, glue, tmp_path):
-    for probe, message in (("ax", "no training data"), ("nothing", "no task of GLUE")):
+    for probe, message in (("ax", "no training data"), ("nothing", "not a task of GLUE")):
         with pytest.raises(ConfigError, match=message):
             pretrain(shards, glue, tmp_path / "run", [probe])
     with pytest.raises(InputError, match="cannot encode texts"):

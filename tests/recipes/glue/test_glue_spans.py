@@ -58,7 +58,7 @@ def test_a_model_that_knows_the_slots_gives_the_answer(context, cut, stride):
         truth = examples.truths(np.array([window]), np.zeros(1, np.int64))
         scores = np.zeros((length, 2), np.float32)
         scores[truth["first_slot"][0], 0] = scores[truth["last_slot"][0], 1] = 9
-        said.append(examples.said(window, (scores,)))
+        said.append(examples.predict(window, (scores,)))
     line = examples.lines(np.zeros(1, np.int64), said)[0]
     assert text.strip() in line["answer"]
     assert len(line["answer"].replace(" ", "")) <= len(text.replace(" ", "")) + 2
@@ -77,7 +77,7 @@ def test_questions_that_lose_their_end_are_counted_once_however_many_windows():
     assert examples.figures()["cut_questions"] == 2
     for chosen, expected in (([0, 1], 0), ([2, 3], 2), ([1, 3], 1)):
         windows = examples.examples_of(np.array(chosen))
-        said = [examples.said(int(i), (np.zeros((lengths[i], 2), np.float32),)) for i in windows]
+        said = [examples.predict(int(i), (np.zeros((lengths[i], 2), np.float32),)) for i in windows]
         assert examples.metrics(np.array(chosen), said)["cut_questions"] == expected
 
 

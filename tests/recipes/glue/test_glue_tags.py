@@ -130,5 +130,5 @@ def test_columns_of_texts_are_no_setting_of_words(encoder, files):
 
 def test_labels_that_are_no_list_are_refused(encoder, files, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"words": ["the", "film"], "tags": "AB"}\n')
-    with pytest.raises(DataError, match="'AB', no list of labels"):
+    with pytest.raises(DataError, match="'AB', which is not a list of labels"):
         finetune(encoder, files, tmp_path / "run", *ONE_STEP, f"data.train={tmp_path}/rows.jsonl")

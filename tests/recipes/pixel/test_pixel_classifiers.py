@@ -151,9 +151,9 @@ def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says
     assert CliRunner().invoke(app_of("import"), words[2:]).exit_code == 0
     found = api.open_model(tmp_path / "imported").model
     torch.testing.assert_close(vectors_of(found.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
-    with pytest.raises(InputError, match="no choice of pooling") as caught:
+    with pytest.raises(InputError, match="no option for pooling") as caught:
         api.import_model(tmp_path / "original", "pixel", tmp_path / "other", pooling="mean")
-    assert "give --recipe glue" in followed(caught.value, "running/opened.py: recipe … has no choice of pooling")
+    assert "use --recipe glue" in followed(caught.value, "running/opened.py: recipe … has no option for pooling")
     api.import_model(tmp_path / "original", "glue", tmp_path / "other", pooling="mean")
 
 

@@ -163,7 +163,7 @@ def test_an_open_model_generates_and_scores(export, predictor):
     vocabulary = SentencePieceVocabulary(export / "tokenizer/sentencepiece.model", 100)
     asked, said = ([*vocabulary.encode(text), 1] for text in ("the boat", "a man"))
     assert opened.score([("the boat", "a man")]) == pytest.approx(predictor.score([{"inputs": asked, "targets": said}]))
-    with pytest.raises(InputError, match="recipe 't5' has no option 'top' to generate with"):
+    with pytest.raises(InputError, match="recipe 't5' has no option 'top' for generation"):
         opened.generate(["the boat"], top=3)
 
 
@@ -174,7 +174,7 @@ def test_other_weights_are_another_question(export, tmp_path):
     with torch.no_grad():
         opened.model.embedding.weight.mul_(1.01)
     write_native(opened.config, opened.model, opened.tokenizer, tmp_path / "other")
-    with pytest.raises(InputError, match=r"made by another command\n  weights: "):
+    with pytest.raises(InputError, match=r"written by another command\n  weights: "):
         pretrainkit.infer(tmp_path / "other", tmp_path / "out.jsonl", input=tmp_path / "a.txt", **SHORT)
 
 

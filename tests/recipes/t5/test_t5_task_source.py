@@ -104,9 +104,9 @@ def test_held_out_shards_come_in_place_of_the_task_of_a_run(module, folders, tmp
     assert not [name for name in found if "t5_source" in name]
     for words in ([f"data.valid={folders[2]}"], ["data.task=null", f"data.valid={folders[2]}"]):
         assert pretrainkit.evaluate(tmp_path / "run", None, words, num_examples=8) == found
-    with pytest.raises(ConfigError, match=r"data\.valid=.* and data\.task=.* both say what to evaluate on"):
+    with pytest.raises(ConfigError, match=r"data\.valid=.* and data\.task=.* both define the held-out data"):
         pretrainkit.evaluate(tmp_path / "run", None, ["data.task=t5_source_copy", f"data.valid={folders[2]}"])
-    with pytest.raises(ConfigError, match="both say what to evaluate on"):
+    with pytest.raises(ConfigError, match="both define the held-out data"):
         pretrainkit.evaluate(tmp_path / "run", folders[2], ["data.task=t5_source_copy"])
     assert pretrainkit.evaluate(tmp_path / "run", None, ["data.task=t5_source_copy"])
 

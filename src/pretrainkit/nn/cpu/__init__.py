@@ -1,1 +1,1 @@
-"""What is made for CPUs, in torch's own operators; each part says what it earns there."""
+"""Operations for CPUs, made of torch's own operators; each module documents what it saves."""

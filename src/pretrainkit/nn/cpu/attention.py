@@ -1,11 +1,11 @@
-"""Attention on a CPU: each example for itself, some heads and queries at a time (a *tile*).
+"""Attention on a CPU: each example separately, some heads and queries at a time (a *tile*).
 
-Nothing is padded, the scores of a tile stay in the cache, and keys that a causal query does not see, or that are out of
-a window, cost nothing. Queries, keys and values are read where they lie; the gradient is written out, so that it goes
-to where it belongs without a copy. Measured: benchmarks/RESULTS.md, by hand.
+There is no padding, the scores of a tile stay in the cache, and keys that a causal query does not see, or that are
+outside a window, cost nothing. Queries, keys and values are read in place, and the explicit backward pass writes the
+gradient in place without a copy. Measurements: benchmarks/RESULTS.md, by hand.
 
 Dimensions: T query tokens, S key tokens (the same stream in self-attention), H heads, K width of one head, Q and P
-queries and keys of one tile, W query tokens of a stream where not all are.
+queries and keys of one tile, W query tokens of a stream if not all tokens are queries.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from pretrainkit.nn.relative_bias import RelativeBias
 _QUERIES_PER_TILE = 128
 """Used if some keys are masked: small enough to skip most masked keys, large enough for fast products."""
 _SCORES_AT_A_TIME = 1 << 17
-"""Half the size of a core's second-level cache."""
+"""Scores computed at once: half the size of a core's second-level cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,11 @@ class Tile:
     queries: slice
     keys: slice
     is_hidden_QP: Tensor | None = None
-    """bool, of the last keys of the tile, as many as it has columns; None: nothing is hidden."""
+    """bool: True for hidden pairs, for as many of the tile's last keys as it has columns; None: nothing is hidden."""
     has_own_keys: bool = True
-    """True if no other tile reads them."""
+    """True if no other tile reads these keys."""
     first_query: int = 0
-    """Within the example, for the bias."""
+    """Index of the first query in the example, for the bias."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +46,9 @@ class TiledLayout(AttentionLayout):
     """Examples of known lengths, one after another."""
 
     lengths: tuple[int, ...]
-    """On the host; they add up to T."""
+    """Lengths, on the host; the sum is T."""
     padded: PaddedLayout = field(init=False)
-    """The same, for other dtypes and for torch.compile. Made ahead, because a compiled block cannot make it."""
+    """Layout for other dtypes and for torch.compile. Created in advance, because a compiled block cannot create it."""
 
     def __post_init__(self) -> None:
         cu_seqlens = torch.tensor((0, *self.lengths)).cumsum(0)
@@ -62,23 +62,23 @@ class TiledLayout(AttentionLayout):
         return attend(None, qkv_T3HK, None, tiles, len(qkv_T3HK), dropout_rate, qkv_T3HK.shape[-1] ** -0.5)
 
     def attend_from(
-        self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
+        self, q_WHK: Tensor, kv_T2HK: Tensor, query_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor | None:
         if not _takes(kv_T2HK):
             return None
-        tiles = self._tiles_of(asked_W, window)
+        tiles = self._tiles_of(query_W, window)
         return attend(q_WHK, kv_T2HK, None, tiles, len(q_WHK), dropout_rate, q_WHK.shape[-1] ** -0.5)
 
-    def _tiles_of(self, asked_W: Tensor, window: int | None) -> list[Tile]:
+    def _tiles_of(self, query_W: Tensor, window: int | None) -> list[Tile]:
         """Return the tiles of the examples that have query tokens."""
         ends = torch.tensor(self.lengths).cumsum(0)
-        # asked_W ascends, so the query tokens of an example are those between two of these places.
-        last_of = torch.searchsorted(asked_W, ends).tolist()
+        # query_W is ascending, so the query tokens of an example are those between two of these places.
+        last_of = torch.searchsorted(query_W, ends).tolist()
         tiles, first, start = [], 0, 0
         for last, end in zip(last_of, ends.tolist(), strict=True):
             hidden = None
             if window is not None:
-                hidden = (asked_W[first:last, None] - torch.arange(start, end)).abs() > window // 2
+                hidden = (query_W[first:last, None] - torch.arange(start, end)).abs() > window // 2
             if last > first:
                 tiles.append(Tile(slice(first, last), slice(start, end), hidden))
             first, start = last, end
@@ -135,9 +135,9 @@ class TiledPairs(PairLayout):
     pairs: tuple[Pair, ...]
     """Pairs of all examples; if the keys of an example are an empty slice, its queries attend to nothing."""
     num_tokens: int
-    """T."""
+    """T, the number of query tokens."""
     is_causal: bool = False
-    """Self-attention in which a token sees itself and those before it."""
+    """True for self-attention in which a token sees itself and the tokens before it."""
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         if bias is None:
@@ -152,7 +152,7 @@ class TiledPairs(PairLayout):
 
     @cached_property
     def _tiles(self) -> list[Tile]:
-        """Made once for all layers."""
+        """Tiles, created once for all layers."""
         tiles: list[Tile] = []
         for pair in self.pairs:
             if _size(pair.keys) and _size(pair.queries):
@@ -161,7 +161,8 @@ class TiledPairs(PairLayout):
 
 
 def _causal_tiles(pair: Pair) -> list[Tile]:
-    """The prefix, all of which sees itself, then some queries at a time with the keys up to the last of them."""
+    """Return a tile for the prefix, which sees itself, then tiles of some queries with the keys up to the last
+    query."""
     start, length, first_key, prefix = pair.queries.start, _size(pair.queries), pair.keys.start, pair.num_prefix
     tiles = []
     if prefix:
@@ -193,11 +194,13 @@ def attend(
     dropout_rate: float,
     scale: float,
 ) -> Tensor:
-    """softmax(scale q k + bias) v over the keys that each query sees, (T, H, K). Zeros for queries of no tile.
-    Arguments are those of `PairLayout.attend`, but for the bias, which is by position within the example and at least
-    as long as the longest one; no two tiles have the same queries."""
-    found: Tensor = _TiledAttention.apply(q_THK, kv, bias_HQP, tiles, num_tokens, dropout_rate, scale)
-    return found
+    """Compute softmax(scale q k + bias) v over the keys that each query sees, (T, H, K). Zeros for queries in no tile.
+
+    Arguments are those of `PairLayout.attend`, except for the bias, which is by position in the example and at least as
+    long as the longest example. No two tiles may have the same queries.
+    """
+    mixed_THK: Tensor = _TiledAttention.apply(q_THK, kv, bias_HQP, tiles, num_tokens, dropout_rate, scale)
+    return mixed_THK
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -233,7 +236,7 @@ class _TiledAttention(torch.autograd.Function):
                 torch.bmm(share_HQP.to(kv.dtype), v_HSK[heads, tile.keys], out=mixed_HTK[heads, tile.queries])
         ctx.save_for_backward(q_THK, kv, mixed_THK, *saved)
         ctx.tiles, ctx.has_dropout, ctx.scale = tiles, bool(dropout_rate), scale
-        # Only the shape is needed backwards: one number that looks like the whole bias.
+        # The backward pass needs only the shape: a single number expanded to the shape of the bias.
         ctx.bias_like = None if bias_HQP is None else bias_HQP.new_empty(()).expand(bias_HQP.shape)
         return mixed_THK
 
@@ -241,7 +244,7 @@ class _TiledAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None, None, None]:
         q_THK, kv, mixed_THK, *saved = ctx.saved_tensors
         tiles, nothing = ctx.tiles, kv.new_empty(())
-        # Memory that every tile fills needs no zeros first.
+        # Memory that tiles fill completely need not be zeroed first.
         is_covered = all(tile.has_own_keys for tile in tiles)
         is_covered &= sum(_size(tile.queries) for tile in tiles) == len(grad_THK)
         is_covered &= sum(_size(tile.keys) for tile in tiles) == len(kv)
@@ -268,7 +271,7 @@ class _TiledAttention(torch.autograd.Function):
                     keep_HQP = next(rest)
                     kept_HQP = share_HQP * keep_HQP
                     scores_HQP.mul_(keep_HQP)
-                beta = 0 if tile.has_own_keys else 1  # what others read as well is added up
+                beta = 0 if tile.has_own_keys else 1  # gradients of keys that other tiles read too are added up
                 to_v_HSK[heads, tile.keys].baddbmm_(kept_HQP.to(kv.dtype).mT, above_HQK, beta=beta)
                 scores_HQP.sub_(along_HT1[heads, tile.queries]).mul_(share_HQP)
                 if grad_bias_HQP is not None:
@@ -281,8 +284,8 @@ class _TiledAttention(torch.autograd.Function):
 
 
 def _head_groups(tile: Tile, kv: Tensor) -> list[slice]:
-    """Heads that are worked on together: as many as the cache holds the scores of. Of tensors without numbers all
-    (those of `pretrainkit.training.fake_tensor` have `shape_only`, torch's `fake_mode`)."""
+    """Return groups of heads to process together, each with as many scores as fit the cache. Fake tensors are processed
+    as one group (those of `pretrainkit.training.fake_tensor` have `shape_only`, torch's have `fake_mode`)."""
     num_heads = kv.shape[2]
     if hasattr(kv, "shape_only") or hasattr(kv, "fake_mode"):
         return [slice(0, num_heads)]
@@ -291,7 +294,7 @@ def _head_groups(tile: Tile, kv: Tensor) -> list[slice]:
 
 
 def _scores(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, scale: float) -> Tensor:
-    """At least float32."""
+    """Return the scores in float32 or wider."""
     if bias_HQP is not None and bias_HQP.dtype == q_HQK.dtype:
         return torch.baddbmm(bias_HQP, q_HQK, k_HPK.mT, alpha=scale)
     scores_HQP = torch.baddbmm(q_HQK.new_empty(()), q_HQK, k_HPK.mT, beta=0, alpha=scale)
@@ -307,6 +310,6 @@ def _bias_of(tile: Tile, heads: slice, bias_HQP: Tensor | None) -> Tensor | None
 
 
 def _by_head(q_THK: Tensor | None, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of queries, keys and values with the head first; queries are in `kv` where not given."""
+    """Return views of queries, keys and values with the head first; without `q_THK`, queries are in `kv`."""
     parts = [part.transpose(0, 1) for part in kv.unbind(1)]
     return (parts[0] if q_THK is None else q_THK.transpose(0, 1)), parts[-2], parts[-1]

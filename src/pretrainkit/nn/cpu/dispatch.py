@@ -1,29 +1,29 @@
-"""What is computed in another way on a CPU: asked by the operations of `nn`."""
+"""Conditions under which the operations of `nn` use another implementation on a CPU."""
 
 import torch
 from torch import Tensor
 
 
 def drops_padding(some: Tensor) -> bool:
-    """True if work on padding, or on outputs that nothing reads, is left out on the device of a tensor.
+    """True if work on padding, or on outputs that are not used, is skipped on the device of a tensor.
 
-    On a CPU it is: sizes are read from the data at once, and the work saved is most of what can be won. Elsewhere
-    shapes must not depend on the data, because reading a size waits for the device.
+    On a CPU it is skipped: sizes are read from the data immediately, and most possible savings come from this.
+    Elsewhere shapes must not depend on the data, because reading a size waits for the device.
     """
     return some.device.type == "cpu"
 
 
 def has_cheap_dropout(x: Tensor) -> bool:
-    """True if `cpu.dropout` draws for `x`; compiled, torch's own is as cheap."""
+    """True if `cpu.dropout` draws for `x`. In compiled code torch's own dropout is as fast."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def chunks_vocabulary(weight_VD: Tensor) -> bool:
-    """True if `cpu.cross_entropy` takes this weight; compiled, plain logits are as fast."""
+    """True if `cpu.cross_entropy` is used for this weight. In compiled code plain logits are as fast."""
     return weight_VD.device.type == "cpu" and weight_VD.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 def laid_out(matrix: Tensor) -> Tensor:
-    """The matrix as products with few rows are fastest: contiguous on a CPU. A GPU takes a view just as well, which
-    saves the copy."""
+    """Return the matrix in the layout in which products with few rows are fastest: contiguous on a CPU. A GPU reads a
+    view as fast, which saves the copy."""
     return matrix.contiguous() if matrix.device.type == "cpu" else matrix

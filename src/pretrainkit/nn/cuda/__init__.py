@@ -1,1 +1,1 @@
-"""What is made for GPUs."""
+"""Operations for GPUs."""

@@ -1,4 +1,4 @@
-"""Attention on a GPU: the variable-length flash kernel, and FlexAttention where there is a bias.
+"""Attention on a GPU: the variable-length flash kernel, and FlexAttention if there is a bias.
 
 Dimensions: T tokens, B examples or rows, H heads, K width of one head, Q and P queries and keys of a row.
 """
@@ -20,26 +20,27 @@ from pretrainkit.nn.relative_bias import RelativeBias
 
 @dataclass(frozen=True, eq=False)
 class VarlenLayout(AttentionLayout):
-    """Examples one after another on a GPU; what is behind the last one belongs to no example."""
+    """Examples stored one after another on a GPU. Tokens after the last one belong to no example."""
 
     cu_seqlens: Tensor
-    """int32 (B + 1,): where each example starts; the last entry is repeated by unused examples."""
+    """int32 (B + 1,): start of each example, and the end of the last one; unused examples repeat the last entry."""
     max_length: int
-    """Maximum length of an example, a Python number, so that shapes do not depend on the data."""
+    """Maximum length of an example; a Python number, so that shapes do not depend on the data."""
     num_tokens: int
-    """T, with the unused tokens at the end."""
+    """T, including unused tokens at the end."""
     padded: PaddedLayout = field(init=False)
-    """The same, where the kernel cannot be used."""
+    """Layout to use if the kernel is not supported."""
     ends: Tensor = field(init=False)
-    """int32: `cu_seqlens`, and where pieces of the unused tokens end. The kernel writes nothing for tokens of no
-    example, forwards or backwards: what lay in that memory, maybe NaN, would go into the gradients of weights."""
+    """int32: `cu_seqlens`, followed by the ends of pieces of the unused tokens. The kernel writes nothing for tokens
+    outside of examples, in either pass, and whatever is in that memory, possibly NaN, would get into the gradients of
+    weights."""
     card: tuple[int, int] = field(init=False)
-    """Compute capability. Asked here, because torch.compile does not look into caches."""
+    """Compute capability. It is stored here, because torch.compile does not look into caches."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "card", capability(self.cu_seqlens.device))
         object.__setattr__(self, "padded", padded_layout(self.cu_seqlens, self.max_length, self.num_tokens))
-        num_pieces = -(-self.num_tokens // self.max_length)  # as many as there can be; the others are empty
+        num_pieces = -(-self.num_tokens // self.max_length)  # the maximum number; pieces may be empty
         piece = torch.arange(1, num_pieces + 1, dtype=torch.int32, device=self.cu_seqlens.device)
         rest = (self.cu_seqlens[-1] + piece * self.max_length).clamp(max=self.num_tokens)
         ends = torch.cat((self.cu_seqlens, rest))
@@ -50,12 +51,12 @@ class VarlenLayout(AttentionLayout):
         if not has_varlen(qkv_T3HK, self.card):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         reach, width = -1 if window is None else window // 2, qkv_T3HK.shape[-1]
-        if width % 8:  # the kernel takes multiples of 8: zeros add nothing to products
+        if width % 8:  # the kernel needs multiples of 8; zeros do not change the products
             qkv_T3HK = F.pad(qkv_T3HK, (0, 8 - width % 8))
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         ends, longest, scale = self.ends, self.max_length, width**-0.5
         if dropout_rate:
-            # What `varlen_attn` calls, which has no dropout itself. The units dropped follow from the GPU's generator.
+            # `varlen_attn`, which has no dropout, calls the same operator. It drops by the GPU's random generator.
             return torch.ops.aten._flash_attention_forward(
                 *(q_THK, k_THK, v_THK, ends, ends, longest, longest, dropout_rate),
                 is_causal=False,
@@ -69,13 +70,13 @@ class VarlenLayout(AttentionLayout):
         mixed_THK = varlen_attn(
             *(q_THK, k_THK, v_THK, ends, ends, longest, longest), scale=scale, window_size=(reach, reach)
         )
-        assert isinstance(mixed_THK, Tensor)  # a pair only where more was asked for
+        assert isinstance(mixed_THK, Tensor)  # more outputs are returned only on request
         return mixed_THK[..., :width]
 
 
 @dataclass(frozen=True, eq=False)
 class FlexPairs(RowPairs):
-    """Rows, through FlexAttention: blocks of pairs that do not see each other are skipped. It has no dropout."""
+    """Rows with FlexAttention, which skips blocks of pairs that do not see each other. It has no dropout."""
 
     block_mask: Any = None
     """Mask for `torch.nn.attention.flex_attention` with the same visibility."""
@@ -103,30 +104,30 @@ class FlexPairs(RowPairs):
             block_mask=self.block_mask,
             scale=scale,
         )
-        assert isinstance(mixed_BHQK, Tensor)  # a pair only where more was asked for
+        assert isinstance(mixed_BHQK, Tensor)  # more outputs are returned only on request
         return self._stream(mixed_BHQK)
 
 
 def has_varlen(qkv_T3HK: Tensor, card: tuple[int, int]) -> bool:
-    """True if the flash kernel for variable lengths takes these: half precision, heads of up to 256 numbers, on
-    cards from sm80 on."""
+    """True if the flash kernel for variable lengths supports this: half precision, head widths up to 256, and compute
+    capability 8.0 or newer."""
     return qkv_T3HK.dtype in (torch.bfloat16, torch.float16) and qkv_T3HK.shape[-1] <= 256 and card >= (8, 0)
 
 
 def has_flex(some: Tensor, head_width: int) -> bool:
-    """True if FlexAttention has a fused kernel on the device of a tensor, for heads of this width. Triton, which it is
-    written in, makes code for sm70 and newer."""
+    """True if FlexAttention has a fused kernel for heads of this width on the device of a tensor. It is written in
+    Triton, which needs compute capability 7.0 or newer."""
     return head_width >= 16 and capability(some.device) >= (7, 0)
 
 
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
-    """The compute capability of a GPU, such as (9, 0); (0, 0) of another device."""
+    """Return the compute capability of a GPU, such as (9, 0); (0, 0) for other devices."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def _flex_attention(some: Tensor) -> Callable[..., Any]:
-    """The fused kernel on a GPU, within a compiled block or on its own; elsewhere plain operations."""
+    """Return the fused kernel on a GPU, within a compiled block or alone; elsewhere plain operations."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if not some.is_cuda or torch.compiler.is_compiling():
@@ -144,7 +145,7 @@ def _compiled_flex_attention() -> Callable[..., Any]:
 def flex_pairs(
     query_segment_BQ: Tensor, key_segment_BP: Tensor, *, is_causal: bool = False, is_prefix_BP: Tensor | None = None
 ) -> FlexPairs:
-    """The layout of rows with these segments (see `visible_pairs`)."""
+    """Return the layout of rows with these segments (see `visible_pairs`)."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     num_rows, num_queries = query_segment_BQ.shape

@@ -20,13 +20,13 @@ _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
 
 
 def build_model(config: GlueRun) -> HeadedEncoder:
-    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Return the model on torch's default device, initialised from its global generator; on "meta" without values."""
     recipe, encoder_config = encoder_of(config.model)
     encoder = able(recipe, EncodesText).build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound
     task, pooling = task_of(config.data), config.model.pooling
     reads = HEAD_READS.get(task.kind)
-    # Of spans two scores: that an answer begins at a slot, and that it ends there.
+    # Spans have two scores per slot: that an answer begins there, and that it ends there.
     num_outputs = 2 if reads == "spans" else max(1, len(config.model.classes))
     if pooling is not None and reads != "examples":
         raise ConfigError(f"model.pooling={pooling} has no effect on a task of kind {task.kind}\n  leave it out")
@@ -42,5 +42,5 @@ def build_model(config: GlueRun) -> HeadedEncoder:
 
 
 def build_objective(config: GlueRun) -> GlueObjective:
-    """The loss of the kind of task that a bound config names."""
+    """Return the loss for the kind of task in a bound config."""
     return _OBJECTIVES[task_of(config.data).kind](config)

@@ -1,4 +1,4 @@
-"""Settings of fine-tuning. Torch-free. Presets, one per task, are in `presets.py`."""
+"""Settings of fine-tuning. Imports no torch. Presets, one per task, are in `presets.py`."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -29,10 +29,10 @@ class GlueModelConfig(Config):
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "encoder_settings", "dropout", "initializer_range"})
 
     encoder: EncoderConfig | None = None
-    """Filled in from init_from when the run starts."""
+    """Recipe and config of the encoder, filled in from init_from when the run starts."""
     encoder_settings: dict[str, Any] = Field(default_factory=dict)
     """Changed settings of the encoder, by the field names of its recipe, such as {model: {hidden_dropout: 0.1}} or, for
-    pixel, {text: {pooling: max}}. Read when fine-tuning starts."""
+    pixel, {text: {pooling: max}}. They are read when fine-tuning starts."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their ids, filled in from the task or the training data; empty: the model
     predicts one number."""
@@ -43,8 +43,8 @@ class GlueModelConfig(Config):
     BERT's pooler output. cls: the first token's hidden state. mean, max: over all its tokens. texts: for pairs, the
     means u and v of the two texts, |u - v| and u v; for single texts, the mean."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Dropout rate of the input of the head; null: the encoder's rate for hidden states. For encoders of recipe
-    huggingface that is 0, because they already apply their own dropout before the head."""
+    """Dropout rate of the input of the head; null: the encoder's rate for hidden states. This is 0 for encoders of
+    recipe huggingface, because they already apply their own dropout before the head."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     """Standard deviation of the head's initial weights, from a normal distribution truncated at two deviations."""
 
@@ -74,7 +74,7 @@ class SpanConfig(Config):
     """Number of first slots and of last slots with the best scores that are combined; this many answers are kept."""
     null_threshold: float | None = None
     """Predict "no answer" if its score exceeds that of the best answer by more than this. null: 0 if the training data
-    have unanswerable questions, else every question is answered."""
+    has unanswerable questions, otherwise every question is answered."""
 
 
 class GlueDataConfig(DataConfig):
@@ -86,7 +86,7 @@ class GlueDataConfig(DataConfig):
     """A task of GLUE: cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; null: train on the files of data.train."""
     task_folders: TaskFolders = Field(default_factory=dict)
     """Folders with the data of tasks: {glue: FOLDER} for a benchmark, {glue/cola: FOLDER} for one task, or {all:
-    FOLDER} for a folder with a subfolder per benchmark. Other data are downloaded from the hub."""
+    FOLDER} for a folder with a subfolder per benchmark. Data of other tasks is downloaded from the hub."""
     texts: Annotated[Names, ReadBy("kind", ("classes", "numbers"))] = ()
     """For your own files: the column of the text, or the two columns of a pair."""
     label: Annotated[str | None, ReadBy("kind", ("classes", "numbers", "tags"))] = None
@@ -126,7 +126,7 @@ class GlueRun(RunConfig):
 
     @property
     def has_held_out_examples(self) -> bool:
-        """True if there are held-out data, which named tasks always have."""
+        """True if there is held-out data, which named tasks always have."""
         return self.has_held_out_data
 
     @property

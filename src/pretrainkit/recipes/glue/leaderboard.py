@@ -1,7 +1,7 @@
-"""The files of a submission to GLUE's leaderboard, and a check of them. Torch-free.
+"""The files of a submission to GLUE's leaderboard, and a check of them. Imports no torch.
 
-A submission is a zip of TSV files with the header `index<TAB>prediction` and a row for each example of a test set, in
-order. Source: https://gluebenchmark.com/faq.
+A submission is a zip file of TSV files. Each has the header `index<TAB>prediction` and a row for each example of a test
+set, in order. Source: https://gluebenchmark.com/faq.
 """
 
 import re
@@ -29,21 +29,21 @@ NUM_ROWS: Mapping[str, int] = {
     "WNLI.tsv": 146,
     "AX.tsv": 1_104,
 }
-"""Of the official test sets: a submission has all of these files."""
+"""Number of rows in the official test sets. A submission has all of these files."""
 _NUMBER = re.compile(r"-?\d+\.\d{6}")
 _SHOWN = 3
 
 
 def file_of(name: str) -> tuple[TextTask, str]:
-    """(task, its split) that a file of a submission answers."""
+    """Return (task, its split) of a file in a submission."""
     files = {file: (task, split) for task in TASKS.values() for split, file in task.files.items()}
     if name not in files:
-        raise InputError(f"{name} is no file of a submission\n  there are: {', '.join(NUM_ROWS)}")
+        raise InputError(f"{name} is not a file of a submission\n  its files are: {', '.join(NUM_ROWS)}")
     return files[name]
 
 
 def answers_as_tsv(task: TextTask, lines: Iterable[Mapping[str, Any]]) -> str:
-    """The contents of a file: numbers with six decimals, classes by the names of the leaderboard."""
+    """Return the contents of a file: numbers with six decimals, or classes by the leaderboard's names."""
     rows = [HEADER]
     names = dict(zip(task.classes or (), task.file_labels or task.classes or (), strict=True))
     for line in lines:
@@ -53,13 +53,13 @@ def answers_as_tsv(task: TextTask, lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def majority_wnli() -> str:
-    """WNLI answered by its commonest class, which fine-tuned models rarely beat: its pairs are built against them."""
+    """Answer WNLI with its most common class, which fine-tuned models rarely beat because its pairs are adversarial."""
     rows = ({"index": index, "label": "not_entailment"} for index in range(NUM_ROWS["WNLI.tsv"]))
     return answers_as_tsv(TASKS["wnli"], rows)
 
 
 def write_submission(files: Mapping[str, str], out: Path) -> Path:
-    """Write the zip of files by name, whole or not at all."""
+    """Write the zip file of `files` by name, atomically."""
     with atomic_file(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(files.items()):
             archive.writestr(zipfile.ZipInfo(name), text)
@@ -67,9 +67,9 @@ def write_submission(files: Mapping[str, str], out: Path) -> Path:
 
 
 def submit(out: Path, trained: Container[str], answers: Answers, num_rows: Mapping[str, int]) -> tuple[Path, list[str]]:
-    """Write the zip of a submission into `out`: see `capabilities.Benchmark`.
+    """Write the zip file of a submission into `out`; see `capabilities.Benchmark`.
 
-    Files are missing for want of data or of a run, and wrong, such as of a test set that is not whole.
+    A file is missing if there is no data or no run for it. It is wrong if, for example, its test set is incomplete.
     """
     files, missing = {"WNLI.tsv": majority_wnli()}, []
     for name in NUM_ROWS:
@@ -77,7 +77,7 @@ def submit(out: Path, trained: Container[str], answers: Answers, num_rows: Mappi
         source = "mnli" if task.name == "ax" else task.name
         if source not in trained:
             if name != "WNLI.tsv":
-                missing.append(f"{name}: {source} was not trained on")
+                missing.append(f"{name}: there is no model for {source}")
             continue
         try:
             files[name] = answers_as_tsv(task, answers(source, task.name, split, name))
@@ -91,19 +91,19 @@ def submit(out: Path, trained: Container[str], answers: Answers, num_rows: Mappi
 
 
 def problems_of(path: Path, num_rows: Mapping[str, int] = NUM_ROWS) -> list[str]:
-    """What the leaderboard would refuse in a zip, by the rows of each file it must have; none: it is complete. Raises
-    DataError where it is no zip."""
+    """Return what the leaderboard would refuse in a zip file, given the rows of each required file; empty if complete.
+    Raises DataError if it is not a zip file."""
     try:
         with zipfile.ZipFile(path) as archive:
             texts = {name: archive.read(name) for name in archive.namelist()}
     except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as a zip: {error}\n  write it anew") from error
-    found = [f"{name} is missing" for name in num_rows if name not in texts]
-    found += [f"{name} does not belong there" for name in texts if name not in num_rows]
+        raise DataError(f"{path} cannot be read as a zip file: {error}\n  write it again") from error
+    problems = [f"{name} is missing" for name in num_rows if name not in texts]
+    problems += [f"{name} does not belong in a submission" for name in texts if name not in num_rows]
     for name, content in texts.items():
         if name in num_rows:
-            found += [f"{name}: {problem}" for problem in _problems_of_file(name, content, num_rows[name])]
-    return found
+            problems += [f"{name}: {problem}" for problem in _problems_of_file(name, content, num_rows[name])]
+    return problems
 
 
 def _problems_of_file(name: str, content: bytes, num_rows: int) -> list[str]:
@@ -111,18 +111,18 @@ def _problems_of_file(name: str, content: bytes, num_rows: int) -> list[str]:
         header, *rows = content.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         return [f"not UTF-8: {error}"]
-    found = [] if header == HEADER else [f"the first line is {header!r}, not {HEADER!r}"]
+    problems = [] if header == HEADER else [f"the first line is {header!r}, not {HEADER!r}"]
     if len(rows) != num_rows:
-        found.append(f"{len(rows)} answers; the test set has {num_rows} rows")
+        problems.append(f"{len(rows)} answers, but the test set has {num_rows} rows")
     task, _ = file_of(name)
     fields = [row.split("\t") for row in rows]
     if broken := [number for number, row in enumerate(fields) if len(row) != 2]:
-        return [*found, f"row {broken[0]} has {len(fields[broken[0]])} fields, not 2"]
+        return [*problems, f"row {broken[0]} has {len(fields[broken[0]])} fields instead of 2"]
     if [row[0] for row in fields] != [str(number) for number in range(len(fields))]:
-        found.append("indices do not count from 0 in steps of 1")
+        problems.append("the indices do not count from 0 in steps of 1")
     allowed = set(task.file_labels or task.classes or ())
     is_right = _NUMBER.fullmatch if task.kind == "numbers" else allowed.__contains__
     wrong = [answer for _, answer in fields if not is_right(answer)]
     if wrong:
-        found.append(f"{len(wrong)} answers are none of {sorted(allowed) or 'numbers'}, such as {wrong[:_SHOWN]}")
-    return found
+        problems.append(f"{len(wrong)} answers are not among {sorted(allowed) or 'numbers'}, such as {wrong[:_SHOWN]}")
+    return problems

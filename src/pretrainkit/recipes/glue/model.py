@@ -1,10 +1,10 @@
-"""A text encoder under a head, and the losses of that: what all kinds of tasks have in common, and linear heads.
+"""A text encoder with a head, and its losses: the common part of all kinds of tasks, and linear heads.
 
-Those stand on one vector of each example for its class or number, on the first slot of each word for its class, or on
-every slot for how likely an answer begins, and ends, there.
+A linear head reads one vector of each example and predicts its class or number, or the first slot of each word and
+predicts its class, or every slot and scores that an answer begins or ends there.
 
-Dimensions: B examples (windows), L slots of the longest, T slots of all, N things that a head reads: examples, words or
-slots; D width, C classes (1 where a number is asked for).
+Dimensions: B examples (windows), L slots of the longest, T slots of all, N inputs of a head: examples, words or slots;
+D width, C classes (1 for numbers).
 """
 
 from abc import ABC, abstractmethod
@@ -31,34 +31,35 @@ Outputs = tuple[Tensor, ...]
 
 
 class HeadedEncoder(nn.Module, ABC):
-    """What is trained."""
+    """Base class of the trained models: an encoder with a head."""
 
     def __init__(self, encoder: TextEncoder, head: nn.Module, dropout_rate: float) -> None:
-        """`dropout_rate` is of the encoder's features in front of the head."""
+        """`dropout_rate` applies to the encoder's features before the head."""
         super().__init__()
         self.encoder, self.head, self.dropout_rate = encoder, head, dropout_rate
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
+        """Return the submodules to compile, shard and recompute one by one."""
         return self.encoder.blocks()
 
     def initialise_head(self, scale: float) -> None:
-        """Weights of linear layers from a normal distribution of this scale, cut at two scales."""
+        """Draw the weights of linear layers from a normal distribution with this scale, truncated at two scales."""
         for module in self.head.modules():
             initialise_layer(module, scale)
 
     @abstractmethod
     def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """What the loss is taken of; see `ReadExamples.build` for the batch. No example is longer than `max_length`."""
+        """Return the inputs of the loss; for the batch see `ReadExamples.build`. No example is longer than
+        `max_length`."""
 
 
 class GlueObjective(SeparableObjective):
-    """A loss on what a head says."""
+    """Loss of a head's predictions."""
 
     terms: tuple[str, ...]
     """Names of the loss terms, all with factor 1."""
     options: Mapping[str, Any] = {}
-    """Of the model's `forward`."""
+    """Further arguments of the model's `forward`."""
 
     def __init__(self, config: GlueRun) -> None:
         self._max_length = config.data.max_seq_length
@@ -69,16 +70,17 @@ class GlueObjective(SeparableObjective):
         return dict.fromkeys(self.terms, 1.0)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Outputs:
-        """What the model gives; numbers that are no indices in float32."""
-        found: Outputs = model(batch, self._max_length, **self.options)
-        return tuple(one.float() if one.is_floating_point() else one for one in found)
+        """Return the outputs of the model, floating-point ones in float32."""
+        outputs: Outputs = model(batch, self._max_length, **self.options)
+        return tuple(output.float() if output.is_floating_point() else output for output in outputs)
 
     @abstractmethod
     def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        """The sum of each loss term."""
+        """Return the sum of each loss term."""
 
     def num_right(self, outputs: Outputs, batch: Batch) -> Tensor | None:
-        """How many answers are right, float32, of as many as the loss is of; None: that is not the question."""
+        """Return the number of right answers, float32, out of the weight of the first loss term; None if not
+        applicable."""
         return None
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
@@ -86,12 +88,12 @@ class GlueObjective(SeparableObjective):
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """The losses, and of classes the share of right answers."""
+        """Return the losses and, for classes, the share of right answers."""
         outputs = self.outputs(model, batch)
-        found = self._sums(outputs, batch)
+        metrics = self._sums(outputs, batch)
         if (num_right := self.num_right(outputs, batch)) is not None:
-            found["accuracy"] = LossSum(num_right, found[self.terms[0]].weight)
-        return found
+            metrics["accuracy"] = LossSum(num_right, metrics[self.terms[0]].weight)
+        return metrics
 
     def _sums(self, outputs: Outputs, batch: Batch) -> dict[str, LossSum]:
         weights = self.weights(batch)
@@ -99,7 +101,7 @@ class GlueObjective(SeparableObjective):
 
     @abstractmethod
     def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
-        """The outputs for each example of the batch, as `Labelled.said` wants them."""
+        """Return the outputs for each example of the batch, as arguments of `Labelled.predict`."""
 
     def cost(self, batch: HostBatch) -> Cost:
         lengths_B, config = batch["lengths"], self._encoder_config
@@ -112,43 +114,43 @@ Reads = Literal["examples", "words", "spans"]
 
 
 def pooled_width(width: int, pooling: Pooling | None, *, is_pair: bool) -> int:
-    """Values of the vector that stands for an example of an encoder of this width."""
+    """Return the size of an example's vector for an encoder of this width."""
     return 4 * width if pooling == "texts" and is_pair else width
 
 
 def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """(B, D) float32, or (B, 4 D) of the texts of pairs.
+    """Return (B, D) float32, or (B, 4 D) for the two texts of pairs.
 
     Args:
         x_TD: The slots of all examples one after another.
-        batch: Says where examples begin and end, and where their second texts begin; see `ReadExamples.build`.
-        pooling: cls: the first slot. mean, max: over all slots of the example, control tokens too. texts: of pairs the
-            means u and v over the slots of either text, |u - v| and u v, as in InferSent (Conneau et al. 2017,
-            https://arxiv.org/abs/1705.02364) and the baselines of GLUE; of single texts the mean.
+        batch: Contains the places where examples begin and end, and where second texts begin; see `ReadExamples.build`.
+        pooling: cls: the first slot. mean, max: over all slots of the example, including control tokens. texts: for
+            pairs, the means u and v over the slots of either text, |u - v| and u v, as in InferSent (Conneau et al.
+            2017, https://arxiv.org/abs/1705.02364) and the baselines of GLUE; for single texts, the mean.
     """
     x_TD, ends = x_TD.float(), batch["cu_seqlens"].long()
     if pooling == "cls":
         return x_TD[ends[:-1]]
     if pooling == "max":
-        found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
+        maxima = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
         place_TD = example_numbers(ends, len(x_TD))[:, None].expand_as(x_TD)
-        return found.scatter_reduce_(0, place_TD, x_TD, "amax", include_self=False)
+        return maxima.scatter_reduce_(0, place_TD, x_TD, "amax", include_self=False)
     if pooling == "mean" or "second_begins" not in batch:
         return _means(x_TD, ends)
-    # Where either text of each pair begins: as many stretches as texts, first and second by turns.
+    # Begins of all texts, first and second texts alternating: one span of slots for each text.
     bounds = torch.stack([ends[:-1], ends[:-1] + batch["second_begins"]], 1).flatten()
     u_BD, v_BD = _means(x_TD, torch.cat([bounds, ends[-1:]])).unflatten(0, (-1, 2)).unbind(1)
     return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], 1)
 
 
 def _means(x_TD: Tensor, ends: Tensor) -> Tensor:
-    """Of every stretch of slots; `ends` is 0 and the end of each."""
-    found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
-    return found.index_add_(0, example_numbers(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
+    """Return the mean of each span of slots; `ends` is 0 and the end of each."""
+    sums = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
+    return sums.index_add_(0, example_numbers(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
 
 
 class LinearHead(HeadedEncoder):
-    """Encoder, dropout, linear: on what `reads` says, see `tasks.HEAD_READS`."""
+    """Encoder, dropout, linear layer. `reads` determines its input; see `tasks.HEAD_READS`."""
 
     head: nn.Linear
 
@@ -162,7 +164,7 @@ class LinearHead(HeadedEncoder):
         *,
         is_pair: bool = False,
     ) -> None:
-        """`pooling`: of whole examples, in place of the encoder's own, which then is not trained."""
+        """`pooling` of whole examples replaces the encoder's own, which is then not trained."""
         width = pooled_width(encoder.width, pooling, is_pair=is_pair)
         super().__init__(encoder, nn.Linear(width, num_outputs), dropout_rate)
         self.reads, self.pooling = reads, pooling
@@ -170,7 +172,7 @@ class LinearHead(HeadedEncoder):
             encoder.freeze_pooling()
 
     def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(N, D), or of `pooled_width`: what the head reads."""
+        """Return the input of the head, (N, D) or with `pooled_width`."""
         if self.reads == "examples" and self.pooling is None:
             return self.encoder(batch, max_length)
         x_TD = self.encoder.token_features(batch, max_length)
@@ -179,15 +181,15 @@ class LinearHead(HeadedEncoder):
         return x_TD[batch["word_begins"]] if self.reads == "words" else x_TD
 
     def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """(N, C): logits of the classes of N examples or words, C = 1 of numbers; or of N slots the scores that an
-        answer begins, and ends, there."""
+        """Return (N, C): logits of the classes of N examples or words, with C = 1 for numbers; or, for N slots, the
+        scores that an answer begins and ends there."""
         x_ND = self.features(batch, max_length)
         return (self.head(dropout(x_ND, self.dropout_rate, is_training=self.training)),)
 
 
 class TextObjective(GlueObjective):
-    """Cross-entropy of classes, or squared error of numbers: the mean over the examples, or words, of the global batch
-    that have a label."""
+    """Cross-entropy of classes, or squared error of numbers: the mean over labelled examples, or words, of the global
+    batch."""
 
     def __init__(self, config: GlueRun) -> None:
         super().__init__(config)
@@ -200,7 +202,7 @@ class TextObjective(GlueObjective):
         (outputs_BC,), label_B = outputs, batch["label"]
         if label_B.dtype == torch.int64:
             return {self.terms[0]: F.cross_entropy(outputs_BC, label_B, reduction="sum", ignore_index=-1)}
-        # Where there is no label the error is 0, also in its gradient.
+        # Without a label, the error and its gradient are 0.
         error_B = outputs_BC[:, 0] - torch.where(_has_label(label_B), label_B, outputs_BC[:, 0].detach())
         return {self.terms[0]: error_B.square().sum()}
 
@@ -217,8 +219,8 @@ def _has_label(label_B: Tensor) -> Tensor:
 
 
 class SpanObjective(GlueObjective):
-    """Half the cross-entropy of the first slot and half of that of the last one: the mean over the windows of the
-    global batch of which it is known."""
+    """Half the cross-entropy of the first slot plus half of that of the last slot: the mean over the windows of the
+    global batch whose slots are known."""
 
     terms = ("cross_entropy",)
 
@@ -228,7 +230,7 @@ class SpanObjective(GlueObjective):
     def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         (scores_T2,), begins_B = outputs, batch["cu_seqlens"].long()
         places_B2 = torch.stack([batch["first_slot"], batch["last_slot"]], dim=1)
-        # Places count from the window's first slot; unknown ones are -1, and get no weight.
+        # Places count from the window's first slot; unknown places are -1 and get no weight.
         chosen_B2 = scores_T2.gather(0, begins_B[:-1, None] + places_B2.clamp(min=0))
         loss_B2 = (log_totals(scores_T2, begins_B, len(batch["slot_numbers"])) - chosen_B2) * (places_B2[:, :1] >= 0)
         return {"cross_entropy": loss_B2.sum() / 2}
@@ -239,18 +241,18 @@ class SpanObjective(GlueObjective):
 
 
 def log_totals(scores_TK: Tensor, ends_B1: Tensor, longest: int) -> Tensor:
-    """Return (B, K): the logarithm of the sum of exponentials over the slots of each example, at most `longest`, whose
-    ends are (B + 1,), 0 first."""
+    """Return (B, K): the logarithm of the sum of exponentials over the slots of each example. `ends_B1` is (B + 1,), 0
+    first; no example has more than `longest` slots."""
     place_T = torch.arange(len(scores_TK), device=scores_TK.device)
     example_T = example_numbers(ends_B1, len(scores_TK))
-    # Into rows with -inf for padding, which adds nothing to the sum.
+    # Rows are padded with -inf, which adds nothing to the sum.
     padded_BLK = scores_TK.new_full((len(ends_B1) - 1, longest, scores_TK.shape[1]), -torch.inf)
     padded_BLK[example_T, place_T - ends_B1[example_T]] = scores_TK
     return padded_BLK.logsumexp(1)
 
 
 def by_words(outputs: Outputs, batch: HostBatch) -> list[Arrays]:
-    """Outputs with an entry for each word, cut by example."""
+    """Split outputs with an entry for each word by example."""
     ends = np.concatenate([[0], np.cumsum(batch["num_words"])]).tolist()
-    arrays = [one.cpu().numpy() for one in outputs]
+    arrays = [output.cpu().numpy() for output in outputs]
     return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(ends)]

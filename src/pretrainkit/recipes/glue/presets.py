@@ -1,4 +1,4 @@
-"""Complete configs of fine-tuning by name. Torch-free. Only init_from and the place of the data are missing."""
+"""Complete configs of fine-tuning by name. Imports no torch. Only init_from and the place of the data are missing."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,17 +23,17 @@ def _run(task: str | None) -> GlueRun:
 
 
 def own() -> GlueRun:
-    """A table of your own, with BERT's settings for fine-tuning: 3 passes, batches of 32, peak learning rate 5e-5."""
+    """Your own table, with BERT's settings for fine-tuning: 3 passes, batches of 32, peak learning rate 5e-5."""
     return _run(None)
 
 
 def tags() -> GlueRun:
-    """A class for each word, from files of your own (.conllu, columns, .jsonl): passes and learning rate as for own."""
+    """A class for each word, from your own files (.conllu, columns, .jsonl): passes and learning rate as for own."""
     return own().changed(data={"kind": "tags", "max_seq_length": 256})
 
 
 def qa() -> GlueRun:
-    """Answers in a text, from JSON as SQuAD has it or .jsonl with its columns: windows of 384 tokens."""
+    """Answers in a text, from JSON in SQuAD's format or .jsonl with its columns: windows of 384 tokens."""
     return own().changed(data={"kind": "spans", "max_seq_length": 384})
 
 
@@ -70,25 +70,25 @@ def _pixel(data: GlueDataConfig, peak_lr: float, *, num_steps: int = 15_000, **t
 
 
 def pixel_glue() -> GlueRun:
-    """PIXEL's GLUE: add data.task=TASK. 256 patches, batches of 256, at most 15 000 steps, peak learning rate 3e-5."""
+    """PIXEL on GLUE: add data.task=TASK. 256 patches, batches of 256, at most 15 000 steps, peak learning rate 3e-5."""
     return _pixel(GlueDataConfig(batch_size=256, microbatch_size=64, max_seq_length=256), 3e-5, clean_up=True)
 
 
 def pixel_tags() -> GlueRun:
-    """PIXEL's parts of speech and entities: 256 patches, batches of 64, at most 15 000 steps, peak learning rate
-    5e-5. Entities of MasakhaNER had data.max_seq_length=196."""
+    """PIXEL on parts of speech and entities: 256 patches, batches of 64, at most 15 000 steps, peak learning rate
+    5e-5. Entities of MasakhaNER used data.max_seq_length=196."""
     return _pixel(GlueDataConfig(kind="tags", batch_size=64, max_seq_length=256), 5e-5)
 
 
 def pixel_parse() -> GlueRun:
-    """PIXEL's dependency parsing: 256 patches, batches of 64, at most 15 000 steps, peak learning rate 8e-5; the root
+    """PIXEL on dependency parsing: 256 patches, batches of 64, at most 15 000 steps, peak learning rate 8e-5; the root
     is the tanh of a layer on the class token."""
     return _pixel(GlueDataConfig(kind="tree", batch_size=64, max_seq_length=256), 8e-5, pooling="cls")
 
 
 def pixel_qa() -> GlueRun:
-    """PIXEL's questions: windows of 400 patches, stride 160, questions of 128, batches of 32, at most 20 000 steps,
-    peak learning rate 7e-5."""
+    """PIXEL on question answering: windows of 400 patches, stride 160, questions of 128, batches of 32, at most 20 000
+    steps, peak learning rate 7e-5."""
     spans = SpanConfig(stride=160, max_question_length=128)
     return _pixel(GlueDataConfig(kind="spans", batch_size=32, max_seq_length=400, spans=spans), 7e-5, num_steps=20_000)
 

@@ -1,4 +1,4 @@
-"""What an encoder is worth for a task, without changing it: a linear layer on its features, or a short fine-tuning.
+"""Measurement of an encoder on a task without changing it: a linear layer on its features, or a short fine-tuning.
 
 Dimensions: N examples, B examples of a batch, D features.
 """
@@ -44,14 +44,14 @@ _SCHEDULE = ScheduleConfig(warmup_share=0.1)
 
 @dataclass(frozen=True)
 class _Probe:
-    """Turns a model into one for a task, whose training rows are read once."""
+    """Turns an encoder into a model of a task, whose training rows are read once."""
 
     probe: TaskProbeConfig
     config: GlueRun
-    """Bound."""
+    """Bound config of the task."""
     objective: GlueObjective
     source: TextSource
-    """Of the training examples."""
+    """Source of the training examples."""
     world: World
     precision: Precision
 
@@ -62,7 +62,7 @@ class _Probe:
         def features(batch: Mapping[str, Tensor]) -> Tensor:
             with self.precision.autocast():
                 vectors_BD = model.features(batch, self.config.data.max_seq_length)
-            # Rows are gathered over ranks, and their labels with them: small whole numbers are exact in float32.
+            # Rows are gathered over ranks together with their labels: small whole numbers are exact in float32.
             return torch.cat([vectors_BD.float(), batch["label"].float()[:, None]], dim=1)
 
         with evaluation_mode(model):
@@ -76,7 +76,7 @@ class _Probe:
         label_N, classes = found_ND1[:, -1], self.config.model.classes or ()
         label_N = label_N.round().long() if classes else label_N
         weight_CD, bias_C = fit_linear(found_ND1[:, :-1], label_N, max(1, len(classes)), self.probe.l2)
-        # Ranks may have other processors, on which the last bits differ.
+        # Processors of ranks may differ, and with them the last bits.
         weight, bias = self.world.broadcast_object([weight_CD.tolist(), bias_C.tolist()])
         with torch.no_grad():
             model.head.weight.copy_(torch.tensor(weight))
@@ -123,14 +123,14 @@ def open_probe(
     world: World,
     precision: Precision,
 ) -> Evaluator:
-    """See `StandsOnEncoder.open_probe`; `glue` is the recipe of the task."""
+    """Open a probe; see `StandsOnEncoder.open_probe`. `glue` is the recipe of the task."""
     task = named_task(probe.task)
     if not task.valid_splits:
-        raise ConfigError(f"evaluate.probes: {probe.task} has no training data\n  name another task, such as mnli")
+        raise ConfigError(f"evaluate.probes: {probe.task} has no training data\n  choose another task, such as mnli")
     if probe.batch_size % world.world_size:
         raise ConfigError(
-            f"evaluate.probes: {probe.task} has batches of {probe.batch_size} examples, which {world.world_size} ranks "
-            "cannot share\n  give another batch_size"
+            f"evaluate.probes: {probe.task} has batches of {probe.batch_size} examples, which cannot be split over "
+            f"{world.world_size} ranks\n  set another batch_size"
         )
     preset = PRESETS[probe.task]()
     reader = able(recipe, EncodesText)
@@ -151,8 +151,8 @@ def open_probe(
     own = _Probe(probe, config, glue.build_objective(config), glue.open_data(config, "train"), world, precision)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
-        """Held-out metrics in percent. Nobody else has need of `trained`, a model of `recipe` on the device: its
-        encoder may change. Draws from torch's global generators."""
+        """Return held-out metrics in percent. `trained` is a model of `recipe` on the device that nothing else uses;
+        its encoder may change. Draws from torch's global generators."""
         model = cast(LinearHead, glue.build_model(config)).to(world.device)
         glue.load_encoder(config, model, recipe.name, encoder_config, trained)
         return evaluator(own.fit(model) if probe.method == "linear" else own.tune(model))

@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""The recipe's interface to the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Glue(
     ReadsHuggingFace[GlueRun],
     WritesHuggingFace[GlueRun],
 ):
-    """A text encoder of any recipe under a new head."""
+    """A text encoder of any recipe with a new head."""
 
     name = "glue"
-    summary = "Fine-tuning of text encoders: the tasks of GLUE, tables of your own, labels of words."
+    summary = "Fine-tuning of text encoders: the tasks of GLUE, your own tables, labels of words."
 
     config_class = GlueRun
 
@@ -82,8 +82,8 @@ class Glue(
         return config.model.encoder is not None
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
-        """A fine-tuned model lends its encoder, so that tasks can follow one another. `model.encoder_settings` are laid
-        over it, and it is fitted to texts of `data.max_seq_length`."""
+        """Use the encoder of a fine-tuned model too, so that tasks can follow one another. `model.encoder_settings`
+        override its settings, and it is fitted to texts of `data.max_seq_length`."""
         from pretrainkit.config.loader import flatten, resolve
 
         if recipe == self.name:
@@ -91,19 +91,19 @@ class Glue(
         else:
             described = encoder_config.changed(data={"train": (), "valid": ()}, init_from=None)
             encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
-        given = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
+        own_tokenizer = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
         settings = flatten(config.model.encoder_settings) if config.model.encoder_settings else {}
         words = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
         reader = able(find_recipe(encoder.recipe), EncodesText)
-        described, given = reader.as_text_encoder(
-            resolve(encoder.config, words, Recipes()).config, given, config.data.max_seq_length
+        described, own_tokenizer = reader.as_text_encoder(
+            resolve(encoder.config, words, Recipes()).config, own_tokenizer, config.data.max_seq_length
         )
         encoder = EncoderConfig(recipe=encoder.recipe, config=described.model_dump(mode="json"))
-        return config.changed(model={"encoder": encoder}, data={"tokenizer": given and str(given)})
+        return config.changed(model={"encoder": encoder}, data={"tokenizer": own_tokenizer and str(own_tokenizer)})
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
-        """Of a fine-tuned model with the same kind of task, classes and pooling the head, too. It may be for texts of
-        another length, where its recipe knows how."""
+        """Also load the head of a fine-tuned model with the same kind of task, classes and pooling. The model may be
+        for texts of another length if its recipe can convert it."""
         if config.model.start == "random":
             return
         from pretrainkit.dist.weights import load_full_state_dict
@@ -114,9 +114,9 @@ class Glue(
             encoder = able(reader, EncodesText).build_text_encoder(own, trained)
             load_full_state_dict(model.encoder, encoder.state_dict(), origin)
             return
-        given = encoder_of(encoder_config.model)[1]
+        trained_config = encoder_of(encoder_config.model)[1]
         state = able(reader, EncodesText).fitted_text_encoder(
-            own, given, trained.encoder.state_dict(), model.encoder.state_dict()
+            own, trained_config, trained.encoder.state_dict(), model.encoder.state_dict()
         )
         load_full_state_dict(model.encoder, state, origin)
         before, now = encoder_config.model, config.model
@@ -144,29 +144,29 @@ class Glue(
         if classes is None and task.kind not in NAMELESS_KINDS:
             classes = kind.classes_in(rows())
             if len(classes) < 2:
-                raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
+                raise DataError(f"the training data has only one class: {classes}\n  check data.label")
         config = kind.bound(config, rows)
-        length, most = config.data.max_seq_length, self._reader(config).max_positions
-        if most is not None and length > most:
+        length, max_positions = config.data.max_seq_length, self._reader(config).max_positions
+        if max_positions is not None and length > max_positions:
             raise ConfigError(
-                f"data.max_seq_length is {length}, but the encoder reads {most} tokens\n"
-                f"  set data.max_seq_length={most} or less"
+                f"data.max_seq_length is {length}, but the encoder reads {max_positions} tokens\n"
+                f"  set data.max_seq_length={max_positions} or less"
             )
         if length < 8:
-            raise ConfigError(f"data.max_seq_length is {length}; with control tokens it must be at least 8")
+            raise ConfigError(f"data.max_seq_length is {length}, but with control tokens it must be at least 8")
         return config.changed(model={"classes": classes or ()})
 
     def without_data(self, config: GlueRun) -> tuple[GlueRun, str]:
-        told = ""
+        assumptions = ""
         if config.model.encoder is None:
-            # Only PIXEL's presets say something about their encoder.
+            # Only PIXEL's presets have settings of their encoder.
             name, preset = ("pixel", "base") if config.model.encoder_settings else ("bert", "base")
             recipe = find_recipe(name)
             described, _ = able(recipe, PlansWithoutData).without_data(recipe.presets[preset]())
             config = self.with_encoder(config, name, described, None)
-            told = f"the encoder of {name}/{preset} (init_from names another), "
+            assumptions = f"the encoder of {name}/{preset} (set init_from for another one), "
         config, about_texts = without_data(config)
-        return config, told + about_texts
+        return config, assumptions + about_texts
 
     def assumed_batch(self, config: GlueRun, num_examples: int) -> HostBatch:
         recipe, encoder_config = encoder_of(config.model)
@@ -179,7 +179,7 @@ class Glue(
         return open_texts(config, self._reader(config), splits)
 
     def build_order(self, config: GlueRun, source: Any) -> Any:
-        """Components are files, in proportion to their size unless weights are given."""
+        """Use one component per file, in proportion to its size unless weights are set."""
         from pretrainkit.data.order import Order
 
         data, seed = config.data, config.seed
@@ -195,10 +195,10 @@ class Glue(
 
     def tokenizer_folder(self, config: GlueRun) -> Path:
         if config.data.tokenizer is None:
-            raise DataError("there is no tokenizer beside the encoder\n  give its folder: data.tokenizer=FOLDER")
+            raise DataError("there is no tokenizer beside the encoder\n  set its folder: data.tokenizer=FOLDER")
         folder = Path(config.data.tokenizer)
         if not folder.is_dir():
-            raise DataError(f"there is no tokenizer folder {folder}\n  give the encoder's: data.tokenizer=FOLDER")
+            raise DataError(f"there is no tokenizer folder {folder}\n  set the encoder's: data.tokenizer=FOLDER")
         return folder
 
     def with_tokenizer(self, config: GlueRun, tokenizer: Path) -> GlueRun:
@@ -242,38 +242,42 @@ class Glue(
             usual=tuple(name for name in tasks if name != "wnli"),
             own=tuple(name for name in PRESETS if name not in TASKS),
             intermediate="mnli",
-            after_it=("rte", "mrpc", "stsb"),  # they gain from it, see Devlin et al. 2018 and Lan et al. 2019
+            after_it=("rte", "mrpc", "stsb"),  # they benefit from it, see Devlin et al. 2018 and Lan et al. 2019
             num_rows=NUM_ROWS,
             submit=submit,
         )
 
     def import_huggingface(self, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:
-        """Read a classifier on an encoder of any recipe, such as `BertForSequenceClassification`, with a config like
-        that of glue/own, which names no columns yet. Raises CheckpointError or DataError where the folder is broken, or
-        no recipe reads it."""
+        """Read a classifier with an encoder of any recipe, such as `BertForSequenceClassification`. Its config is like
+        that of glue/own, without columns. Raises CheckpointError or DataError if the folder is broken or no recipe
+        reads it."""
         from pretrainkit.exporting.transformers_folder import read_config
 
         model_type, _ = read_config(folder, lambda values: values.get("model_type"))
         name = recipe_of_huggingface(model_type, str(folder))
         recipe = able(find_recipe(name), ConvertsClassifiers)
         if pooling is not None and not recipe.chooses_pooling:
-            raise InputError(f"classifiers of recipe {name!r} say themselves how they pool\n  leave --pooling out")
-        found = recipe.import_text_classifier(folder, pooling)
+            raise InputError(f"classifiers of recipe {name!r} define how they pool\n  leave --pooling out")
+        classifier = recipe.import_text_classifier(folder, pooling)
         usual = own()
-        length = found.length or min(usual.data.max_seq_length, found.max_positions or usual.data.max_seq_length)
-        on_examples: Kind = "classes" if found.classes else "numbers"
+        length = classifier.length or min(
+            usual.data.max_seq_length, classifier.max_positions or usual.data.max_seq_length
+        )
+        on_examples: Kind = "classes" if classifier.classes else "numbers"
         kinds: dict[str, Kind] = {"examples": on_examples, "words": "tags", "spans": "spans", "trees": "tree"}
-        config = usual.changed(data={"kind": kinds[found.reads], "max_seq_length": length})
-        config = self.with_encoder(config, name, found.config, folder).changed(model={"classes": found.classes})
-        state = {f"encoder.{name}": tensor for name, tensor in found.encoder.items()}
-        return config, state | {f"head.{name}": tensor for name, tensor in found.head.items()}
+        config = usual.changed(data={"kind": kinds[classifier.reads], "max_seq_length": length})
+        config = self.with_encoder(config, name, classifier.config, folder).changed(
+            model={"classes": classifier.classes}
+        )
+        state = {f"encoder.{name}": tensor for name, tensor in classifier.encoder.items()}
+        return config, state | {f"head.{name}": tensor for name, tensor in classifier.head.items()}
 
     def import_classifier(self, folder: Path, pooling: str) -> tuple[GlueRun, dict[str, Tensor]]:
         return self.import_huggingface(folder, pooling)
 
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
-        """As the encoder's recipe writes it, such as `BertForSequenceClassification`, `BertForTokenClassification` or
-        `BertForQuestionAnswering`."""
+        """Write the classifier in the format of the encoder's recipe, such as `BertForSequenceClassification`,
+        `BertForTokenClassification` or `BertForQuestionAnswering`."""
         recipe, encoder_config = encoder_of(config.model)
         kind = task_of(config.data).kind
         reads: Reads | None = HEAD_READS.get(kind)
@@ -285,14 +289,14 @@ class Glue(
             )
         if config.model.pooling is not None:
             raise InputError(
-                f"model.pooling={config.model.pooling}, but transformers pools in the encoder's own way\n"
+                f"model.pooling={config.model.pooling}, but transformers only has the encoder's own pooling\n"
                 "  use --format safetensors, or fine-tune with model.pooling=null"
             )
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate, reads)
         able(recipe, ConvertsClassifiers).export_text_classifier(encoder_config, trained, tokenizer, out)
 
     def carried_weights(self, carried: GlueRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Encoders have the names here that they have in models of their own."""
+        """Restore the weights; tensors of an encoder have the same names here as in models of its recipe."""
         recipe, encoder_config = encoder_of(carried.model)
         return able(recipe, ReadsHuggingFace).carried_weights(encoder_config, weights)
 

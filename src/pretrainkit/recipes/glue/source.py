@@ -1,4 +1,4 @@
-"""Labelled texts as batches, any examples in any order. Torch-free.
+"""Batches of labelled texts, with any examples in any order. Imports no torch.
 
 Dimensions: B examples.
 """
@@ -33,14 +33,14 @@ KINDS: Mapping[Kind, type[Labelled]] = {
     "spans": SpanExamples,
     "tree": TreeExamples,
 }
-"""By name."""
+"""Kinds of tasks by name."""
 
 
 class TextSource(BatchSource):
-    """Examples of one or several places, each a component."""
+    """Examples of one or several places; each place is a component."""
 
     def __init__(self, examples: Labelled, fingerprint: str) -> None:
-        """`examples` are of all components; `fingerprint` is of the rows and of all settings that they depend on."""
+        """`examples` are those of all components; `fingerprint` covers the rows and all settings that affect them."""
         self.examples, self._fingerprint = examples, fingerprint
         self._lengths = examples.read.lengths()
         self._begins = np.cumsum(examples.sizes) - np.array(examples.sizes, np.int64)
@@ -67,8 +67,8 @@ class TextSource(BatchSource):
         return self._lengths[self._index(records)]
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """What the encoder reads, one example after another, with `cu_seqlens` (B + 1,) and `lengths` (B,) int32, and
-        what is true of the examples; see `ReadExamples.build` and `Labelled.truths`."""
+        """Return the encoder's input, one example after another, with `cu_seqlens` (B + 1,) and `lengths` (B,) int32,
+        and the targets of the examples; see `ReadExamples.build` and `Labelled.truths`."""
         index_B = self._index(records)
         batch = self.examples.read.build(index_B)
         return {**batch, **self.examples.truths(index_B, batch["cu_seqlens"][:-1].astype(np.int64))}
@@ -78,7 +78,7 @@ class TextSource(BatchSource):
 
 
 def task_of(data: GlueDataConfig) -> TextTask:
-    """The task that a config names, or that its columns make."""
+    """Return the task that a config names, or the task that its columns define."""
     if data.task is not None:
         return named_task(data.task)
     usual = LABEL_COLUMNS if data.kind in ("classes", "numbers") else ()
@@ -92,26 +92,26 @@ def task_of(data: GlueDataConfig) -> TextTask:
 
 
 def rows_of(data: GlueDataConfig, task: TextTask, split: str) -> list[tuple[TaskSource, str]]:
-    """Find the rows of `split`, each source with its name of the split: files of the config, or the task's data. Raises
-    DataError where they are not there."""
+    """Find the rows of `split`: files of the config, or the task's data. Returns each source with its name of the
+    split. Raises DataError if they do not exist."""
     files = data.train if split == "train" else data.valid
     if files:
         return [(KINDS[task.kind].open(file.path, split), split) for file in files]
     if task.data is None:
-        raise DataError(f"data.{split} names no files\n  give it as data.{split}=FILE.jsonl")
+        raise DataError(f"data.{split} names no files\n  set data.{split}=FILE.jsonl")
     source = task.data.supplied(Supply(folders=data.task_folders))
     source.check_split(split)
     return [(source, split)]
 
 
 def valid_splits(data: GlueDataConfig, task: TextTask) -> Mapping[str, str]:
-    """Held-out splits and what their metrics begin with."""
+    """Map held-out splits to the prefixes of their metrics."""
     return {"valid": ""} if data.valid or task.data is None else task.valid_splits
 
 
 def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> TextSource:
-    """Return the labelled examples of some splits of a bound config, one component for each place they are in. Raises
-    DataError where there are none, or they are broken."""
+    """Return the labelled examples of some splits of a bound config, with one component for each place. Raises
+    DataError if there are none or they are broken."""
     task, classes, length = task_of(config.data), config.model.classes or (), config.data.max_seq_length
     more = KINDS[task.kind].settings(config, task)
     digest = hashlib.blake2b(f"{reader.fingerprint} {length} {classes}{more}".encode(), digest_size=16)
@@ -124,37 +124,38 @@ def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> Te
 
 
 def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Any]:
-    """All rows of a place, as the kind of the task wants them. Raises DataError where there are none, or one lacks a
-    column, or a label that it needs."""
+    """Read all rows of a place, in the form of the kind of task. Raises DataError if there are none, or one lacks a
+    column or a required label."""
     make = KINDS[task.kind].row
     numbers = range(source.num_examples(split))
     rows = [make(source.example(split, n), split, n, task, needs_label=needs_label) for n in numbers]
     if not rows:
-        raise DataError(f"there are no rows in {split} of task {task.name}\n  leave it out, or give other files")
+        raise DataError(f"there are no rows in {split} of task {task.name}\n  leave it out, or use other files")
     return rows
 
 
 def names_in(path: str) -> tuple[str, ...]:
-    """Return the lines of a file, each the name of a class. Raises DataError where it cannot be read, names one twice,
-    or fewer than two."""
+    """Read class names from the lines of a file. Raises DataError if it cannot be read, a name occurs twice, or there
+    are fewer than two."""
     try:
         names = [line.strip() for line in Path(path).expanduser().read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}\n  give a text file with a class in each line") from error
+        raise DataError(f"{path} cannot be read: {error}\n  use a text file with one class per line") from error
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice or len(names) < 2:
-        what = f"names {twice[0]} twice" if twice else f"names {len(names)} classes"
-        raise DataError(f"{path} {what}\n  give each of at least two classes a line of its own")
+        what = f"names {twice[0]} twice" if twice else f"has {len(names)} class names"
+        raise DataError(f"{path} {what}\n  write at least two different classes, one per line")
     return tuple(names)
 
 
 _USUAL_CLASSES: Mapping[Kind, int] = {"classes": 2, "tags": 17, "tree": 37}
-"""Where no data tell: right and wrong, and the parts of speech and relations of Universal Dependencies."""
+"""Number of classes to assume without data: two, or the parts of speech and relations of Universal Dependencies."""
 
 
 def without_data(config: GlueRun) -> tuple[GlueRun, str]:
-    """The config with classes, and what `assumed_truths` and the encoder's recipe assume."""
-    told, data = f"examples that fill data.max_seq_length={config.data.max_seq_length}", config.data
+    """Return the config with assumed classes, and a description of what `assumed_truths` and the encoder's recipe
+    assume."""
+    assumptions, data = f"examples that fill data.max_seq_length={config.data.max_seq_length}", config.data
     if data.task is None:
         has_texts = data.texts or data.kind not in ("classes", "numbers")
         valid = data.valid or (SourceConfig(path="held-out data"),)
@@ -163,17 +164,17 @@ def without_data(config: GlueRun) -> tuple[GlueRun, str]:
     classes = task.classes if config.model.classes is None else config.model.classes
     if classes is None and (num := _USUAL_CLASSES.get(task.kind)):
         classes = tuple(map(str, range(num)))
-        told += f", {num} classes"
-    return config.changed(model={"classes": classes or ()}), told
+        assumptions += f", {num} classes"
+    return config.changed(model={"classes": classes or ()}), assumptions
 
 
 def assumed_truths(config: GlueRun, ends_B1: np.ndarray) -> dict[str, np.ndarray]:
-    """What `Labelled.truths` would add to examples with these `cu_seqlens`, whose every slot between the first and the
-    last one is a word, or whose second text is half of them."""
+    """Return the targets that `Labelled.truths` would add to examples with these `cu_seqlens`. Every slot between the
+    first and the last one is assumed to be a word; the second text of a pair is assumed to be half of the slots."""
     task, begins_B, lengths_B = task_of(config.data), ends_B1[:-1].astype(np.int64), np.diff(ends_B1)
     none_B = np.zeros(len(begins_B), np.int64)
     if task.kind in ("tags", "tree"):
-        # All slots but the first and the last of each example, which are control tokens.
+        # All slots except the first and the last of each example, which are control tokens.
         spans = zip(begins_B, lengths_B, strict=True)
         word_W = np.concatenate([np.arange(begin + 1, begin + length - 1) for begin, length in spans])
         words = {"word_begins": word_W, "word_ends": word_W + 1, "num_words": lengths_B.astype(np.int64) - 2}

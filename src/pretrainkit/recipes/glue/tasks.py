@@ -1,4 +1,4 @@
-"""The tasks of GLUE: columns, classes, metrics, and what their answers are called on the leaderboard. Torch-free.
+"""The tasks of GLUE: columns, classes, metrics, and the names of answers on the leaderboard. Imports no torch.
 
 Source: Wang et al. 2018, https://arxiv.org/abs/1804.07461.
 """
@@ -108,14 +108,14 @@ TASKS: Mapping[str, TextTask] = {
         _task("ax", _PREMISE, _ENTAILMENT, "AX.tsv", valid_splits={}, **_GOLD),
     )
 }
-"""In the order of the original's sweep, then WNLI and the diagnostic set, which a model of MNLI answers."""
+"""The order of the original's sweep, then WNLI and the diagnostic set AX, which a model of MNLI answers."""
 
 
 def named_task(name: str) -> TextTask:
     """Return the GLUE task `name`. Raises ConfigError, which lists the valid names."""
     if name not in TASKS:
         raise ConfigError(
-            f"data.task={name} is no task of GLUE\n  there are: {', '.join(TASKS)}; for a table of your own leave it "
-            "out and give data.train=FILE data.texts=[COLUMN] data.label=COLUMN"
+            f"data.task={name} is not a task of GLUE\n  tasks: {', '.join(TASKS)}; for your own table leave it "
+            "out and set data.train=FILE data.texts=[COLUMN] data.label=COLUMN"
         )
     return TASKS[name]

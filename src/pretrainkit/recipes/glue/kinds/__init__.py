@@ -1,1 +1,1 @@
-"""What examples of each kind of task are, and how answers to them are judged. Torch-free."""
+"""Kinds of tasks: their examples, and metrics of the predictions. Imports no torch."""

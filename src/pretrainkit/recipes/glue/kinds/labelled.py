@@ -20,7 +20,7 @@ from pretrainkit.tasks.sources import TaskSource
 Columns = Mapping[str, Any]
 """Value of a row in each column."""
 Arrays = tuple[np.ndarray, ...]
-Said = Any
+Prediction = Any
 """Prediction for an example, as a JSON value that can be sent between ranks."""
 UNKNOWN = -1
 """Index of an unknown class, slot or head."""
@@ -40,12 +40,12 @@ class Labelled(ABC):
     """Examples of one kind of task, with their targets and metrics."""
 
     read: ReadExamples
-    """Of the rows of all places."""
+    """Encoder inputs of the rows of all places."""
     sizes: tuple[int, ...]
-    """Examples of each place; together N."""
+    """Number of examples of each place; the sum is N."""
 
     def __init__(self, places: Sequence[Sequence[Any]], config: GlueRun, task: TextTask, reader: TextReader) -> None:
-        """Read the rows of each place, which `row` made; `config` has its classes."""
+        """Read the rows of each place, which were created by `row`. The classes are in `config`."""
         self.config, self.task, self.classes = config, task, config.model.classes or ()
         self.rows: list[Any] = [row for place in places for row in place]
         self.sizes = tuple(map(len, places))
@@ -54,14 +54,13 @@ class Labelled(ABC):
 
     @staticmethod
     def open(path: str, split: str) -> TaskSource:
-        """A file of one's own; its one split is `split`."""
+        """Open a user's file as a source with the single split `split`."""
         return open_rows(path, split)
 
     @staticmethod
     @abstractmethod
     def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Row:
-        """A row of a split as examples are made of it. Raises DataError where it lacks a column, or a label that it
-        needs."""
+        """Convert a row of a split. Raises DataError if it lacks a column, or a label that is needed."""
 
     @classmethod
     def classes_in(cls, rows: Iterable[Any]) -> tuple[str, ...]:
@@ -83,45 +82,51 @@ class Labelled(ABC):
         """Return the targets for the batch of these examples; each example has its first slot at `begins_B`."""
 
     @abstractmethod
-    def said(self, index: int, outputs: Arrays) -> Said:
+    def predict(self, index: int, outputs: Arrays) -> Prediction:
         """Return the prediction for an example from its outputs."""
 
     @abstractmethod
-    def metrics(self, rows: Ints, said: Sequence[Said]) -> dict[str, float]:
-        """`loss`, metrics in percent and `score`, by which runs are compared; `said` is of the examples of these rows,
-        in order."""
+    def metrics(self, rows: Ints, predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Return `loss`, metrics in percent, and `score`, by which runs are compared. `predictions` are those for the
+        examples of these rows, in order."""
 
     @abstractmethod
-    def line(self, row: int, said: Any) -> dict[str, Any]:
-        """A JSON object about a row; `said` is its entry of `by_row`."""
+    def line(self, row: int, prediction: Any) -> dict[str, Any]:
+        """Return a JSON object for a row; `prediction` is its entry of `by_row`."""
 
     @abstractmethod
-    def show(self, row: int, said: Any) -> dict[str, Any]:
-        """A row for the report: what was read, what was answered, what is true. Arguments as for `line`."""
+    def show(self, row: int, prediction: Any) -> dict[str, Any]:
+        """Return a row for the report: input, prediction and target. Arguments as for `line`."""
 
-    def lines(self, rows: Ints, said: Sequence[Said]) -> list[dict[str, Any]]:
-        """A JSON object for each of the rows; arguments as for `metrics`."""
-        return [self.line(row, one) for row, one in zip(rows.tolist(), self.by_row(rows, said), strict=True)]
+    def lines(self, rows: Ints, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+        """Return a JSON object for each of the rows; arguments as for `metrics`."""
+        return [
+            self.line(row, prediction)
+            for row, prediction in zip(rows.tolist(), self.by_row(rows, predictions), strict=True)
+        ]
 
-    def shown(self, rows: Ints, said: Sequence[Said]) -> list[dict[str, Any]]:
-        """The rows for the report; arguments as for `metrics`."""
-        return [self.show(row, one) for row, one in zip(rows.tolist(), self.by_row(rows, said), strict=True)]
+    def shown(self, rows: Ints, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+        """Return the rows for the report; arguments as for `metrics`."""
+        return [
+            self.show(row, prediction)
+            for row, prediction in zip(rows.tolist(), self.by_row(rows, predictions), strict=True)
+        ]
 
     def examples_of(self, rows: Ints) -> Ints:
         """Return the examples of these rows, row by row. Default: one per row."""
         return rows
 
-    def by_row(self, rows: Ints, said: Sequence[Said]) -> Iterable[Any]:
+    def by_row(self, rows: Ints, predictions: Sequence[Prediction]) -> Iterable[Any]:
         """Return the prediction for each row; arguments as for `metrics`. Default: that of its single example."""
-        return said
+        return predictions
 
     def figures(self) -> dict[str, Any]:
-        """Return counts for people by name, such as the number of cut examples."""
+        """Return counts for the summary of the data by name, such as the number of cut examples."""
         return {}
 
 
 def index_of(row: Mapping[str, Any], number: int) -> int:
-    """Return the index in the row's index column, else `number`."""
+    """Return the index in the row's index column, or `number` if there is none."""
     return next((int(row[name]) for name in INDEX_COLUMNS if str(row.get(name, "")).isdecimal()), number)
 
 

@@ -1,6 +1,6 @@
-"""Single texts and pairs, of which each has a class or a number. Torch-free.
+"""Single texts and pairs, each with a class or a number. Imports no torch.
 
-Dimensions: N examples, B examples of a batch, C classes (1 where a number is asked for).
+Dimensions: N examples, B examples of a batch, C classes (1 for numbers).
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,14 +21,14 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class TextRow(Row):
-    """A text or a pair; its truth is the label as it is written."""
+    """A text or a pair; its truth is the label as it is in the file."""
 
     texts: tuple[str, ...]
 
 
-def _says_nothing(label: Any, column: str, task: TextTask) -> bool:
-    """Whether it stands for a label that is not known: none, of NLI without agreement `-`, in the hub's GLUE -1. In
-    files of one's own -1 is a class or a number like others."""
+def _is_missing(label: Any, column: str, task: TextTask) -> bool:
+    """True if `label` means that the label is unknown: null or empty, `-` in NLI data without agreement, and -1 in GLUE
+    on the hub. In users' files, -1 is an ordinary class or number."""
     if label is None or label == "" or (column == "gold_label" and label == "-"):
         return True
     return task.data is not None and label in (-1, "-1")
@@ -40,16 +40,16 @@ def _text(row: Columns, names: Sequence[str], split: str, number: int) -> str:
             return row[name]
     raise DataError(
         f"row {number} of {split} has no text {' or '.join(names)}: it has {', '.join(map(str, row))}\n"
-        "  mend the row, or name the columns: data.texts=[COLUMN] or data.texts=[FIRST,SECOND]"
+        "  fix the row, or set the columns: data.texts=[COLUMN] or data.texts=[FIRST,SECOND]"
     )
 
 
 def classes_of(labels: Sequence[Any]) -> tuple[str, ...]:
-    """The classes that occur, as texts: whole numbers by size, else alphabetically."""
-    found = {str(label) for label in labels if label is not None}
-    if all(_is_whole_number(name) for name in found):
-        return tuple(sorted(found, key=int))
-    return tuple(sorted(found))
+    """Return the classes that occur, as texts. Whole numbers are sorted by size, other names alphabetically."""
+    names = {str(label) for label in labels if label is not None}
+    if all(_is_whole_number(name) for name in names):
+        return tuple(sorted(names, key=int))
+    return tuple(sorted(names))
 
 
 def _is_whole_number(name: str) -> bool:
@@ -57,8 +57,8 @@ def _is_whole_number(name: str) -> bool:
 
 
 def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64] | NDArray[np.float32]:
-    """Return labels as the model is told: (N,) int64 numbers of `classes`, or float32 where there are none. A label is
-    the name of a class or, where names are no numbers themselves, its number. Raises DataError where one is neither."""
+    """Return labels as the model uses them: (N,) int64 numbers of `classes`, or float32 without classes. A label is the
+    name of a class or, if no name is a number, the number of a class. Raises DataError for any other label."""
     if not classes:
         return _as_numbers(labels)
     numbers = {name: number for number, name in enumerate(classes)}
@@ -67,7 +67,7 @@ def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64]
     unknown = sorted({str(label) for label in labels if label is not None and str(label) not in numbers})
     if unknown:
         raise DataError(
-            f"labels that are no class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
+            f"labels without a class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
         )
     return np.array([UNKNOWN if label is None else numbers[str(label)] for label in labels], np.int64)
 
@@ -75,19 +75,19 @@ def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64]
 def _as_numbers(labels: Sequence[Any]) -> NDArray[np.float32]:
     try:
         with np.errstate(over="ignore"):
-            found_N = np.array([np.nan if label is None else float(label) for label in labels], np.float32)
+            values_N = np.array([np.nan if label is None else float(label) for label in labels], np.float32)
     except (TypeError, ValueError) as error:
-        raise DataError(f"a label is no number: {error}\n  for classes set data.kind=classes") from None
-    broken = [label for label, found in zip(labels, found_N) if label is not None and not np.isfinite(found)]
+        raise DataError(f"a label is not a number: {error}\n  for classes set data.kind=classes") from None
+    broken = [label for label, value in zip(labels, values_N) if label is not None and not np.isfinite(value)]
     if broken:
         raise DataError(
-            f"{len(broken)} labels are no finite numbers of 32 bits, such as {broken[0]!r}\n  leave those rows out"
+            f"{len(broken)} labels are not finite float32 numbers, such as {broken[0]!r}\n  leave these rows out"
         )
-    return found_N
+    return values_N
 
 
 class TextExamples(Labelled):
-    """Texts with a class or a number each."""
+    """Texts, each with a class or a number."""
 
     def __init__(
         self, places: Sequence[Sequence[TextRow]], config: GlueRun, task: TextTask, reader: TextReader
@@ -96,18 +96,17 @@ class TextExamples(Labelled):
         texts = [[row.texts[k] for row in self.rows] for k in range(len(task.texts))]
         self.read = reader.read(texts, config.data.max_seq_length)
         self.label = numbered([row.truth for row in self.rows], self.classes)
-        """(N,) int64 numbers of classes, -1 where there is none; where there are no classes, float32 numbers, NaN where
-        there is none."""
+        """(N,) int64 numbers of classes, -1 if unknown; or, without classes, float32 numbers, NaN if unknown."""
 
     @staticmethod
     def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> TextRow:
         texts = tuple(_text(row, names, split, number) for names in task.texts)
         named = next((name for name in task.label if name in row), None)
-        label = None if named is None or _says_nothing(row[named], named, task) else row[named]
+        label = None if named is None or _is_missing(row[named], named, task) else row[named]
         if label is None and needs_label:
             raise DataError(
-                f"row {number} of {split} has no label: looked for {', '.join(task.label)} in {', '.join(row)}\n"
-                "  leave such rows out, or name the column: data.label=COLUMN"
+                f"row {number} of {split} has no label: searched {', '.join(task.label)} in {', '.join(row)}\n"
+                "  leave such rows out, or set the column: data.label=COLUMN"
             )
         return TextRow(index_of(row, number), label, texts)
 
@@ -118,30 +117,30 @@ class TextExamples(Labelled):
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
         return {"label": self.label[index_B]}
 
-    def said(self, index: int, outputs: Arrays) -> list[float]:
-        """(C,) logits, or the number."""
+    def predict(self, index: int, outputs: Arrays) -> list[float]:
+        """Return the logits (C,), or the number."""
         return outputs[0].tolist()
 
-    def metrics(self, rows: Ints, said: Sequence[list[float]]) -> dict[str, float]:
-        label_N, outputs_NC = self.label[rows], np.array(said, np.float32)
+    def metrics(self, rows: Ints, predictions: Sequence[list[float]]) -> dict[str, float]:
+        label_N, outputs_NC = self.label[rows], np.array(predictions, np.float32)
         if self.classes:
             answer_N, losses = outputs_NC.argmax(1), cross_entropies(outputs_NC, label_N)
         else:
             answer_N, losses = outputs_NC[:, 0], np.square(outputs_NC[:, 0].astype(np.float64) - label_N)
         return self.task.score(label_N.tolist(), answer_N.tolist()) | {"loss": float(losses.mean())}
 
-    def line(self, row: int, said: list[float]) -> dict[str, Any]:
-        """`{"index", "label", "probabilities"}` for classes, `{"index", "value"}` for numbers."""
+    def line(self, row: int, prediction: list[float]) -> dict[str, Any]:
+        """Return `{"index", "label", "probabilities"}` for classes, `{"index", "value"}` for numbers."""
         index = self.rows[row].index
         if not self.classes:
-            return {"index": index, "value": said[0]}
-        share_C = np.exp(np.array(said, np.float64) - max(said))
+            return {"index": index, "value": prediction[0]}
+        share_C = np.exp(np.array(prediction, np.float64) - max(prediction))
         shares = (share_C / share_C.sum()).tolist()
         label = self.classes[int(share_C.argmax())]
         return {"index": index, "label": label, "probabilities": dict(zip(self.classes, shares, strict=True))}
 
-    def show(self, row: int, said: list[float]) -> dict[str, Any]:
-        line, label = self.line(row, said), self.label[row].item()
+    def show(self, row: int, prediction: list[float]) -> dict[str, Any]:
+        line, label = self.line(row, prediction), self.label[row].item()
         truth = self.classes[label] if self.classes else f"{label:.2f}"
         answer = line["label"] if self.classes else f"{line['value']:.2f}"
         right = {"is_right": answer == truth} if self.classes else {}

@@ -1,6 +1,6 @@
-"""Sentences with something true of every word, such as a label: parts of speech, entities. Torch-free.
+"""Sentences with a target for every word, such as a part of speech or an entity label. Imports no torch.
 
-A label is learned at the first slot of its word; other slots have none.
+The target belongs to the first slot of its word; other slots have none.
 
 Dimensions: N examples, B examples of a batch, W words of an example or a batch, C classes.
 """
@@ -31,28 +31,29 @@ from pretrainkit.tasks.row_files import open_sentences
 from pretrainkit.tasks.sources import TaskSource
 
 WORD_COLUMNS = ("words", "tokens")
-"""What holds the words; the first that a row has counts."""
+"""Columns for the words; the first one in a row is used."""
 TAG_COLUMNS = ("tags", "upos", "ner_tags", "pos_tags")
-"""What holds the labels of the words where the config does not say; the first that a row has counts."""
+"""Columns for the labels of words if the config does not set one; the first one in a row is used."""
 
 
 @dataclass(frozen=True)
 class Sentence(Row):
-    """A row; its truth is of its words."""
+    """A row with words; its truth is about the words."""
 
     words: list[str]
     num_skipped: int
-    """Lines of the file that are no words."""
+    """Lines of the file that are not words."""
 
 
 class LabelledSentences(Labelled):
-    """Sentences with something true of every word.
+    """Sentences with one or more targets for every word.
 
-    Names that are none of the classes are not trained on. Words that do not fit into an example count as wrong."""
+    Names that are not among the classes are not trained on. Words that do not fit into an example count as wrong.
+    """
 
     read: ReadWords
     truth_names: ClassVar[tuple[str, ...]]
-    """What the batch calls the things that are true of each word."""
+    """Names of the targets in the batch."""
 
     def __init__(
         self, places: Sequence[Sequence[Sentence]], config: GlueRun, task: TextTask, reader: TextReader
@@ -68,11 +69,11 @@ class LabelledSentences(Labelled):
     @staticmethod
     @abstractmethod
     def names_of(truth: Any) -> Sequence[str]:
-        """The class of each word."""
+        """Return the class of each word."""
 
     @abstractmethod
     def numbers_of(self, index: int, num: int) -> tuple[Ints, ...]:
-        """For each of `truth_names` the numbers of the first `num` words of an example, -1 where nothing is known."""
+        """Return, for each of `truth_names`, the numbers of the first `num` words of an example; -1 if unknown."""
 
     @classmethod
     def classes_in(cls, rows: Iterable[Sentence]) -> tuple[str, ...]:
@@ -88,35 +89,41 @@ class LabelledSentences(Labelled):
         }
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
-        """`word_begins` and `word_ends` (W,) int64: the first slot of each word in the batch, and the slot behind it;
-        `num_words` (B,) int64: words that are read of each example; `truth_names`, (W,) int64 each, -1 where nothing is
-        known."""
+        """Return the targets of a batch, all int64.
+
+        `word_begins` and `word_ends` (W,): the first slot of each word in the batch, and the slot after its last one.
+        `num_words` (B,): the number of words of each example that were read. `truth_names`, (W,) each: the targets, -1
+        if unknown."""
         starts = [self.read.word_starts(int(index)) + begin for index, begin in zip(index_B, begins_B, strict=True)]
-        nums = [len(one) - 1 for one in starts]
+        nums = [len(starts_of_one) - 1 for starts_of_one in starts]
         parts = [self.numbers_of(int(index), num) for index, num in zip(index_B, nums, strict=True)]
         none = np.empty(0, np.int64)
         return {
-            "word_begins": np.concatenate([none, *(one[:-1] for one in starts)]),
-            "word_ends": np.concatenate([none, *(one[1:] for one in starts)]),
+            "word_begins": np.concatenate([none, *(starts_of_one[:-1] for starts_of_one in starts)]),
+            "word_ends": np.concatenate([none, *(starts_of_one[1:] for starts_of_one in starts)]),
             "num_words": np.array(nums, np.int64),
             **{name: np.concatenate([none, *(p[k] for p in parts)]) for k, name in enumerate(self.truth_names)},
         }
 
     def losses(self, index: int, scores: Sequence[np.ndarray]) -> dict[str, list[float]]:
-        """Summed cross-entropies `losses` for each of `truth_names`, and over how many words: `num_known`."""
+        """Return `losses`, the summed cross-entropy for each of `truth_names`, and `num_known`, their numbers of
+        words."""
         truths = self.numbers_of(index, len(scores[0]))
-        found = [cross_entropies(one, truth) for one, truth in zip(scores, truths, strict=True)]
-        return {"losses": [float(one.sum()) for one in found], "num_known": [len(one) for one in found]}
+        losses = [cross_entropies(score, truth) for score, truth in zip(scores, truths, strict=True)]
+        return {"losses": [float(loss.sum()) for loss in losses], "num_known": [len(loss) for loss in losses]}
 
-    def loss_and_cut(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """`loss`, the means of what `losses` gave added up, and `cut_words`, how many words were not read."""
+    def loss_and_cut(self, rows: Ints, predictions: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Return `loss`, the sum of the means of all losses, and `cut_words`, the number of words that were not
+        read."""
         loss = 0.0
         for k in range(len(self.truth_names)):
-            loss += sum(one["losses"][k] for one in said) / max(1, sum(one["num_known"][k] for one in said))
+            loss += sum(prediction["losses"][k] for prediction in predictions) / max(
+                1, sum(prediction["num_known"][k] for prediction in predictions)
+            )
         return {"loss": loss, "cut_words": float(self.read.num_cut()[rows].sum())}
 
     def padded(self, row: int, values: Sequence[Any]) -> list[Any]:
-        """A value for each word of a row, None for those that were cut."""
+        """Return a value for each word of a row, None for words that were cut."""
         return [*values, *[None] * (len(self.rows[row].words) - len(values))]
 
 
@@ -131,12 +138,14 @@ class TagExamples(LabelledSentences):
         tags = first_of(row, columns)
         if tags is None and needs_label:
             raise DataError(
-                f"row {number} of {split} has no labels: looked for {', '.join(columns)} in {', '.join(row)}\n"
-                "  leave such rows out, or name the column: data.label=COLUMN"
+                f"row {number} of {split} has no labels: searched {', '.join(columns)} in {', '.join(row)}\n"
+                "  leave such rows out, or set the column: data.label=COLUMN"
             )
         if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
-            given = f"{len(tags)} labels" if isinstance(tags, list) else f"{tags!r}, no list of labels"
-            raise DataError(f"row {number} of {split} has {len(words)} words and {given}\n  mend the row")
+            description = (
+                f"{len(tags)} labels" if isinstance(tags, list) else f"{tags!r}, which is not a list of labels"
+            )
+            raise DataError(f"row {number} of {split} has {len(words)} words and {description}\n  fix the row")
         truth = None if tags is None else [str(tag) for tag in tags]
         return Sentence(index_of(row, number), truth, words, row.get("num_skipped", 0))
 
@@ -152,8 +161,8 @@ class TagExamples(LabelledSentences):
         truth = self.rows[index].truth or [None] * num
         return (np.array([self._number.get(tag, UNKNOWN) for tag in truth[:num]], np.int64),)
 
-    def said(self, index: int, outputs: Arrays) -> dict[str, Any]:
-        """`label`, the likeliest class of each word that was read, its `share`, and the `losses`."""
+    def predict(self, index: int, outputs: Arrays) -> dict[str, Any]:
+        """Return `label`, the most likely class of each word that was read, its `share`, and the `losses`."""
         logits_WC = outputs[0].astype(np.float64)
         share_W = np.exp(logits_WC.max(1) - np.logaddexp.reduce(logits_WC, axis=1))
         return {
@@ -162,32 +171,34 @@ class TagExamples(LabelledSentences):
             **self.losses(index, outputs),
         }
 
-    def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """`accuracy` of words; of labels of entities also `precision`, `recall` and `f1` of entities, which then is the
-        score; and `loss_and_cut`."""
+    def metrics(self, rows: Ints, predictions: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Return the `accuracy` of words, and `loss_and_cut`. For entity labels also `precision`, `recall` and `f1` of
+        entities; then `f1` is the score."""
         targets = [self.rows[row].truth for row in rows]
-        answers = [self._answers(row, one) for row, one in zip(rows.tolist(), said, strict=True)]
+        answers = [self._answers(row, prediction) for row, prediction in zip(rows.tolist(), predictions, strict=True)]
         num_words = sum(map(len, targets))
-        num_right = sum(a == b for one, other in zip(targets, answers, strict=True) for a, b in zip(one, other))
-        found = {"accuracy": 100 * num_right / num_words}
+        num_right = sum(
+            a == b for tags, predicted_tags in zip(targets, answers, strict=True) for a, b in zip(tags, predicted_tags)
+        )
+        metrics = {"accuracy": 100 * num_right / num_words}
         if are_entity_labels(self.classes):
-            labels = [[tag or OUTSIDE for tag in one] for one in answers]
-            found |= entity_f1(targets, labels)
-        return found | {"score": found.get("f1", found["accuracy"])} | self.loss_and_cut(rows, said)
+            labels = [[tag or OUTSIDE for tag in predicted_tags] for predicted_tags in answers]
+            metrics |= entity_f1(targets, labels)
+        return metrics | {"score": metrics.get("f1", metrics["accuracy"])} | self.loss_and_cut(rows, predictions)
 
-    def _answers(self, row: int, said: dict[str, Any]) -> list[str | None]:
-        """A name for each word; None for those that were cut."""
-        return self.padded(row, [self.classes[number] for number in said["label"]])
+    def _answers(self, row: int, prediction: dict[str, Any]) -> list[str | None]:
+        """Return a name for each word, None for words that were cut."""
+        return self.padded(row, [self.classes[number] for number in prediction["label"]])
 
-    def line(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
-        """`{"index", "words", "tags", "probabilities"}`: lists with an entry for each word, null for those that were
-        cut."""
-        sentence, answers = self.rows[row], self._answers(row, said)
-        shares = self.padded(row, said["share"])
+    def line(self, row: int, prediction: dict[str, Any]) -> dict[str, Any]:
+        """Return `{"index", "words", "tags", "probabilities"}`: lists with an entry for each word, null for cut
+        words."""
+        sentence, answers = self.rows[row], self._answers(row, prediction)
+        shares = self.padded(row, prediction["share"])
         return {"index": sentence.index, "words": sentence.words, "tags": answers, "probabilities": shares}
 
-    def show(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
-        sentence, answers = self.rows[row], self._answers(row, said)
+    def show(self, row: int, prediction: dict[str, Any]) -> dict[str, Any]:
+        sentence, answers = self.rows[row], self._answers(row, prediction)
         marked = [
             {"text": f"{word} {answer or '(not read)'}", "is_right": answer == truth}
             for word, answer, truth in zip(sentence.words, answers, sentence.truth, strict=True)
@@ -196,11 +207,11 @@ class TagExamples(LabelledSentences):
 
 
 def words_of(row: Columns, split: str, number: int) -> list[str]:
-    """The words of a row. Raises DataError where there are none."""
-    found = next((row[name] for name in WORD_COLUMNS if name in row), None)
-    if not isinstance(found, list) or not found or not all(isinstance(word, str) for word in found):
+    """Return the words of a row. Raises DataError if there are none."""
+    words = next((row[name] for name in WORD_COLUMNS if name in row), None)
+    if not isinstance(words, list) or not words or not all(isinstance(item, str) for item in words):
         raise DataError(
             f"row {number} of {split} has no list of words in {' or '.join(WORD_COLUMNS)}: it has "
-            f"{', '.join(map(str, row))}\n  mend the row; files are .conllu, .jsonl or columns with a word in each line"
+            f"{', '.join(map(str, row))}\n  fix the row; files are .conllu, .jsonl or columns with one word per line"
         )
-    return found
+    return words
