@@ -196,7 +196,7 @@ def test_fingerprint_follows_sizes_weights_and_documents():
         ([], {}, DataError, "no data"),
         ([5, 0], {}, DataError, "component 1 of the data has no examples"),
         ([5], {"mode": "random"}, ConfigError, "unknown data order 'random'"),
-        ([5, 5], {"weights": [1]}, ConfigError, "1 weights were given for 2 components"),
+        ([5, 5], {"weights": [1]}, ConfigError, "there are 1 weights for 2 components"),
         ([5, 5], {"weights": [1, None]}, ConfigError, "components 1 have none"),
         ([5, 5], {"weights": [1, -1]}, ConfigError, "weight of component 1 is -1"),
         (

@@ -116,7 +116,7 @@ def stored_part(settings_C5: NDArray[np.integer], number: int, size: tuple[int, 
     table = np.asarray(settings_C5)
     if table.ndim != 2 or table.shape[1] != 5 or not len(table) or table.dtype.kind not in "iu":
         raise DataError(
-            f"{name} holds {table.dtype} {table.shape}, not integers (parts, 5): top, left, height, width, mirrored\n"
+            f"{name} contains {table.dtype} {table.shape}, not integers (N, 5): top, left, height, width, mirrored\n"
             "  create the tokens of this data set again"
         )
     if size is None:

@@ -68,7 +68,7 @@ class Samples(ABC):
 
 
 def is_stream(path: str) -> bool:
-    """Return True if the path is a pattern of tar files."""
+    """True if the path is a pattern of tar files."""
     return path.endswith(".tar")
 
 
@@ -93,7 +93,7 @@ def folders_of(path: str) -> frozenset[str]:
     except OSError as error:
         raise DataError(
             f"the data set {path} cannot be read: {error.strerror or error}\n"
-            "  give a folder with a folder for each modality, or tar files as in FOLDER/[rgb,caption]/{00..09}.tar"
+            "  use a folder with a folder for each modality, or tar files as in FOLDER/[rgb,caption]/{00..09}.tar"
         ) from error
 
 
@@ -116,7 +116,7 @@ class FolderSamples(Samples):
         ]
         if problems:
             raise DataError(
-                f"the modalities of {path} have different samples; of {len(everything)}\n"
+                f"the modalities of {path} have different samples ({len(everything)} in all)\n"
                 + "\n".join([*problems, "  add or remove files, or name fewer modalities in data.train"])
             )
         self.keys = sorted(everything)
@@ -152,7 +152,7 @@ def _list(root: Path, endings: Sequence[str]) -> dict[str, str]:
                 )
             paths[key] = prefix + name
     if not paths:
-        raise DataError(f"{root} has no files that end in {', '.join(endings)}\n  check data.train")
+        raise DataError(f"{root} has no files with the extension {' or '.join(endings)}\n  check data.train")
     return paths
 
 
@@ -235,7 +235,7 @@ def read_map(content: bytes, name: str) -> NDArray[Any]:
     if content[: len(_NUMPY)] == _NUMPY:
         array = read_array(content, name)
         if array.ndim != 2:
-            raise DataError(f"{name} holds {array.shape}, not a map (H, W)\n  replace the file or leave its sample out")
+            raise DataError(f"{name} contains {array.shape}, not (H, W)\n  replace the file or leave its sample out")
         require_numbers(array, name)
         return array
     try:
@@ -290,7 +290,7 @@ def read_array(content: bytes, name: str) -> NDArray[Any]:
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{name} cannot be read as an array: {error}\n  write it with numpy.save") from error
     if not isinstance(array, np.ndarray):
-        raise DataError(f"{name} holds several arrays\n  write one with numpy.save")
+        raise DataError(f"{name} contains several arrays\n  write one with numpy.save")
     return array
 
 

@@ -1,8 +1,8 @@
 """Loader: returns this rank's microbatches for a step number. The step is its only state.
 
-Step s holds the examples at positions s * batch_size … (s + 1) * batch_size - 1 of the order, whatever the number of
-ranks, microbatches or workers, with s counted from the first step of the run. Records are computed in blocks of many
-steps, since NumPy's cost per call would otherwise dominate small batches.
+Step s has the examples at positions s * batch_size … (s + 1) * batch_size - 1 of the order, for any number of ranks,
+microbatches or workers; s is counted from the first step of the run. Records are computed in blocks of many steps,
+because NumPy's cost per call would otherwise dominate small batches.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _BLOCK_EXAMPLES = 16384
 """Examples of this rank per block of records: enough to hide the cost per call, few enough for the CPU cache and a
 quick restart."""
 _BLOCK_EPOCHS = 4
-"""Largest number of epochs of a small corpus in one block, since each epoch adds a fixed cost."""
+"""Maximum number of epochs of a small corpus in one block, because each epoch adds a fixed cost."""
 _KEPT_BLOCKS = 2
 """Number of cached blocks: threads prepare neighbouring steps, which may belong to two blocks."""
 
@@ -73,9 +73,9 @@ class Loader:
         Args:
             batch_size: Examples of one step over all ranks.
             microbatch_size: Examples of one microbatch; None: all examples of this rank.
-            microbatch_tokens: Instead of microbatch_size: most tokens of a microbatch (packed batches). A microbatch
-                is empty if only another rank needs it.
-            prefetch: Steps to prepare ahead in `iterate`. 0: prepare each step in the calling thread.
+            microbatch_tokens: Instead of microbatch_size: maximum number of tokens of a microbatch (packed batches). A
+                microbatch is empty if only another rank needs it.
+            prefetch: Number of steps to prepare ahead in `iterate`. 0: prepare each step in the calling thread.
             workers: Use threads or processes. Processes help only if building an example is slow and holds the
                 interpreter lock; the source must then be picklable at a low cost.
             num_workers: Number of threads or processes. 0: one thread.
@@ -198,7 +198,7 @@ class Loader:
     def _records(self, step: int) -> Records:
         """Return the records of this rank's rows, or of the whole batch if the plan needs all lengths."""
         if step < self.first_step:
-            raise ValueError(f"there is no step {step}; the first is {self.first_step}")
+            raise ValueError(f"there is no step {step}; the first one is {self.first_step}")
         block, within = divmod(step - self.first_step, self._block_steps)
         num_rows = len(self._block_rows)
         records = next((records for number, records in self._blocks if number == block), None)

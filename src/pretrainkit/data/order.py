@@ -1,22 +1,21 @@
-"""Which example stands at which position of the training stream, as a pure function of (seed, position).
+"""Order of the training examples, as a pure function from (seed, position) to the example at that position.
 
-Nothing is stored but the position itself, so resuming costs nothing and ranks, workers and microbatches cannot
-disagree about the order.
+Only the position is stored, so resuming costs nothing, and ranks, workers and microbatches always agree about the
+order.
 
-*Streams.* Without weights all components form one stream: one pass goes over every example of every component exactly
-once, in an order permuted as a whole, which gives each component a share in proportion to its size. With weights each
-component is a stream of its own with its own epochs, and the streams take turns in a fixed pattern
-(`data/turns.py`).
+*Streams.* Without weights all components form one stream. A pass visits every example of every component exactly once,
+in an order permuted as a whole, so the share of a component is proportional to its size. With weights each component is
+a separate stream with its own epochs, and the streams take turns in a fixed pattern (`data/turns.py`).
 
-*Modes.* "sequential": as stored. "shuffle": every epoch of a stream is a permutation of its examples
-(`data/permutation.py`). "lanes": every epoch permutes the documents, lays their examples end to end and cuts that
-into as many lanes as the batch has rows for the stream; from step to step a row reads on in its lane, hence in its
-document, until the lane or the epoch ends. "debias" and "set_by_set": each batch holds examples of one component alone
-(`data/turns.py`); each component is a stream, shuffled in every pass, and what does not fill a last batch of one pass
-comes first in the next.
+*Modes.* "sequential": the stored order. "shuffle": every epoch of a stream is a permutation of its examples
+(`data/permutation.py`). "lanes": every epoch permutes the documents, concatenates their examples and cuts the result
+into as many lanes as the batch has rows for the stream. From step to step a row continues in its lane, and thus in its
+document, until the lane or the epoch ends. "debias" and "set_by_set": each batch has examples of only one component
+(`data/turns.py`). Each component is a stream that is shuffled in every pass; remaining examples that do not fill a
+batch come first in the next pass.
 
-*Static order* (to repeat the runs of ZeroVL): the order of every pass is that of PyTorch's `randperm` with seed 0, and
-what does not fill a last batch is never seen.
+*Static order* (to repeat the runs of ZeroVL): the order of every pass is PyTorch's `randperm` with seed 0, and
+remaining examples that do not fill a batch are never used.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ Mode = Literal["shuffle", "lanes", "sequential", "debias", "set_by_set"]
 _ONE_COMPONENT_PER_BATCH: tuple[Mode, ...] = ("debias", "set_by_set")
 
 _KEPT_EPOCHS = 2
-"""Document tables of this many epochs are kept per stream: a block of positions seldom touches more."""
+"""Number of epochs whose document tables are cached per stream; a block of positions seldom needs more."""
 
 
 class Order:
@@ -55,32 +54,34 @@ class Order:
         may_repeat: bool = False,
         is_static: bool = False,
     ) -> None:
-        """
+        """Set up the order.
+
         Args:
-            seed: Of the permutations and of the examples' keys.
-            weights: Relative share of each component; None (or None for all): in proportion to the sizes. Shares are
-                exact where decimal weights have a common pattern of at most 65536 slots, which is then repeated; in
-                "lanes" the pattern is one batch, so that shares are rounded to whole rows; in "debias" they are
+            seed: Seed of the permutations and of the examples' keys.
+            weights: Relative share of each component; None (or None for all): proportional to the sizes. Shares are
+                exact if decimal weights have a common pattern of at most 65536 slots, which is then repeated. In
+                "lanes" the pattern is one batch, so shares are rounded to whole rows; in "debias" they are
                 probabilities.
-            batch_size: Needed by "lanes", "debias", "set_by_set" and the static order: the number of rows.
-            document_sizes: Needed by "lanes" only: for each component the number of examples of each of its
+            batch_size: Number of rows. Required by "lanes", "debias", "set_by_set" and the static order.
+            document_sizes: Required by "lanes" only: for each component the number of examples of each of its
                 documents, in stored order.
-            debias: Of "debias" only; None: its defaults.
-            may_repeat: Fewer examples than a batch takes are not refused by the loader; it then holds some several
-                times.
-            is_static: Of "shuffle" without weights, "debias" and "set_by_set" only: the order of ZeroVL, see the top.
+            debias: For "debias" only; None: its defaults.
+            may_repeat: The loader accepts fewer examples than a batch needs; the batch then contains some several
+            times. is_static: For "shuffle" without weights, "debias" and "set_by_set" only: use the order of ZeroVL,
+            see above.
 
         Raises:
-            ConfigError: Unknown mode, settings that do not fit together, a component without rows.
-            DataError: An empty component, one too small for the mode, or documents that do not add up to the examples.
+            ConfigError: Unknown mode, settings that do not fit together, or a component without rows.
+            DataError: An empty component, one that is too small for the mode, or documents whose sizes do not add up to
+                the number of examples.
         """
         if mode not in get_args(Mode):
             raise ConfigError(f"unknown data order {mode!r}; choose one of {', '.join(get_args(Mode))}")
         if not sizes:
-            raise DataError("there is no data to order\n  give at least one folder of shards in data.train")
+            raise DataError("there is no data to order\n  set at least one folder of shards in data.train")
         if empty := [component for component, size in enumerate(sizes) if size < 1]:
             raise DataError(
-                f"component {empty[0]} of the data has no examples\n  leave it out or check how it was made"
+                f"component {empty[0]} of the data has no examples\n  leave it out, or check how it was created"
             )
         if sum(sizes) > MAX_SIZE:
             raise DataError(f"{sum(sizes)} examples are more than the {MAX_SIZE} that can be ordered")
@@ -115,13 +116,15 @@ class Order:
             ]
         self._turns: Turns | None = None
         self._settings = ""
-        """Of the choice of components and of the static order, where they differ from the older modes."""
+        """Settings of the turns and of the static order, if they differ from the older modes; part of the
+        fingerprint."""
         if batch_size is not None and (mode == "debias" or mode == "set_by_set"):
             chosen = make_turns(mode, self.sizes, self.weights, batch_size, debias or Debias(), is_static=is_static)
             self._turns, self._settings = chosen
         elif is_static:
             self._settings = repr(("static", batch_size))
-        # The draw number of a slot is that of its turn of the pattern plus its rank among the slots of its stream.
+        # The number of a draw is its turn of the pattern times the stream's slots, plus its rank among the stream's
+        # slots.
         self._pattern = interleave(self._counts)
         self._rank_in_pattern = np.empty(len(self._pattern), np.int64)
         for c, count in enumerate(self._counts):
@@ -135,19 +138,19 @@ class Order:
             weighted = " of weighted components" if self.weights is not None else ""
             raise ConfigError(
                 f"there is no static order for {self.mode!r}{weighted}\n"
-                "  it is for shuffle without weights, and for one component per batch"
+                "  it is only for shuffle without weights, and for one component per batch"
             )
         assert self.batch_size is not None
         sizes = self.sizes if self._is_one_per_batch else (sum(self.sizes),)
         for component, size in enumerate(sizes):
             if size < self.batch_size:
                 raise DataError(
-                    f"component {component} has {size} examples, which fill no batch of {self.batch_size}: in the "
-                    "static order none of them would ever be seen\n  leave it out, or use smaller batches"
+                    f"component {component} has {size} examples, too few for a batch of {self.batch_size}: in the "
+                    "static order they would never be used\n  leave it out, or use smaller batches"
                 )
 
     def records(self, positions: Ints) -> Records:
-        """The records at `positions` (N,), each at least 0, in any order."""
+        """Return the records at `positions` (N,), each at least 0, in any order."""
         num_streams = len(self._streams)
         if num_streams == 1 and self._turns is None:
             source, epoch, index = self._streams[0].locate(positions)
@@ -160,7 +163,7 @@ class Order:
         return Records(source, epoch, index, self._example_keys(source, epoch, index))
 
     def _draws(self, positions: Ints) -> tuple[Ints, Ints]:
-        """(N,) positions to (stream, number of the draw from it), each (N,)."""
+        """Convert positions (N,) to (stream, number of the draw from it), each (N,)."""
         if self._turns is None:
             turn, slot = np.divmod(positions, len(self._pattern))
             stream_of = self._pattern[slot]
@@ -173,20 +176,20 @@ class Order:
 
     @property
     def is_for_one_batch_size(self) -> bool:
-        """Whether the positions mean something only in batches of `batch_size`."""
+        """True if positions have a meaning only in batches of `batch_size`."""
         return self.mode == "lanes" or bool(self._settings)
 
     def num_epochs(self, num_examples: int) -> float:
-        """Passes that the first `num_examples` positions make over the data: over that component that is repeated
-        most (where components are drawn at random: on average)."""
+        """Return the number of passes of the first `num_examples` positions over the data. It is that of the most
+        repeated component (if components are drawn at random: on average)."""
         if self._settings:
             return num_examples / self.epoch_size
         return max(num_examples * count / (len(self._pattern) * size) for count, size in self._counts_and_sizes())
 
     @property
     def epoch_size(self) -> int:
-        """Positions until a component has been gone through once (where components are drawn at random: on average).
-        Without weights that is once through everything."""
+        """Number of positions until a component has been visited once (if components are drawn at random: on average).
+        Without weights this is one pass over everything."""
         if self._turns is not None:
             return self._turns.epoch_size
         if self._settings:
@@ -194,8 +197,8 @@ class Order:
         return min(-(-size * len(self._pattern) // count) for count, size in self._counts_and_sizes())
 
     def draws_per_batch(self, batch_size: int) -> list[tuple[int, int]]:
-        """(examples that a batch takes on average, rounded up; examples there are) for each stream. None where examples
-        may repeat in a batch."""
+        """Return (examples that a batch takes on average, rounded up; available examples) for each stream. Empty if
+        examples may be repeated in a batch."""
         if self._may_repeat:
             return []
         if self._turns is not None:
@@ -204,7 +207,7 @@ class Order:
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that change whenever the records could, for the same seed and mode."""
+        """16 hexadecimal digits that change whenever the records could change, for the same seed and mode."""
         parts = [repr((self.sizes, self._counts)), self._document_digest, *filter(None, [self._settings])]
         return _digest(*(part.encode() for part in parts))
 
@@ -214,16 +217,16 @@ class Order:
     def _example_keys(self, source: Ints, epoch: Ints, index: Ints) -> NDArray[np.uint64]:
         if len(source) == 0:
             return np.empty(0, np.uint64)
-        if len(self.sizes) == 1 and epoch.min() == epoch.max():  # the same bits, with one fold in place of N
+        if len(self.sizes) == 1 and epoch.min() == epoch.max():  # the same bits, with one fold instead of N
             return rng.fold(rng.fold(self._component_keys, epoch[:1]), index)
         return rng.fold(rng.fold(self._component_keys[source], epoch), index)
 
 
 class _Stream:
-    """Components that are ordered as one sequence of `size` examples, again and again.
+    """Components that are ordered as one sequence of `size` examples, repeatedly.
 
-    `documents` are for each component the examples of its documents, read by "lanes" alone. `num_used_per`: of a static
-    order, the size of its batches, of which a pass has whole ones only.
+    `documents` are the numbers of examples of the documents of each component, used by "lanes" only. `num_used_per` is
+    the batch size of a static order, whose passes have only whole batches.
     """
 
     def __init__(
@@ -252,7 +255,7 @@ class _Stream:
         self._tables: dict[int, tuple[Ints, Ints]] = {}
 
     def locate(self, draws: Ints) -> tuple[Ints, Ints, Ints]:
-        """(N,) draw numbers of this stream to (component, epoch, index within the component), each (N,)."""
+        """Convert draw numbers (N,) of this stream to (component, epoch, index in the component), each (N,)."""
         epoch = draws // self.num_used
         offset = draws - epoch * self.num_used
         if len(draws) == 0 or self.mode == "sequential":
@@ -264,31 +267,33 @@ class _Stream:
             place = permute(offset, self.size, rng.fold(self.key, epochs))
         else:
             place = np.empty(len(draws), np.int64)
-            for one in np.unique(epoch):
-                rows = np.flatnonzero(epoch == one)
-                place[rows] = self._read_lanes(int(one), offset[rows])
+            for one_epoch in np.unique(epoch):
+                rows = np.flatnonzero(epoch == one_epoch)
+                place[rows] = self._read_lanes(int(one_epoch), offset[rows])
         if len(self.ends) == 1:
             return np.full(len(draws), self.first_component, np.int64), epoch, place
-        # "right": a place that is the end of one component is the first of the next.
+        # side="right": a place equal to the end of a component is the first place of the next one.
         part = np.searchsorted(self.ends, place, side="right")
         return part + self.first_component, epoch, place - (self.ends - np.diff(self.ends, prepend=0))[part]
 
     def _read_lanes(self, epoch: int, offset: Ints) -> Ints:
-        """Offset in the epoch to place in storage. Lane i is read at offsets i, i + num_lanes, i + 2 num_lanes, ...;
-        the first size mod num_lanes lanes are one example longer, so every place belongs to exactly one offset. An
-        epoch that starts in mid-batch starts its lanes there."""
+        """Convert offsets in the epoch to places in storage. Lane i is read at offsets i, i + num_lanes, i + 2
+        num_lanes, ...
+
+        The first (size mod num_lanes) lanes are one example longer, so every place belongs to exactly one offset. If an
+        epoch starts in the middle of a batch, so do its lanes."""
         documents, ends = self._document_table(epoch)
-        turn, lane = np.divmod(offset, self.num_lanes)  # each turn takes one example of every lane
+        turn, lane = np.divmod(offset, self.num_lanes)  # each turn takes one example from every lane
         short, num_longer = divmod(self.size, self.num_lanes)
-        place = lane * short + np.minimum(lane, num_longer) + turn  # all lanes before it, of which some are longer
+        place = lane * short + np.minimum(lane, num_longer) + turn  # after all earlier lanes, some of which are longer
         rank = np.searchsorted(ends, place, side="right")
         document = documents[rank]
         assert self.documents is not None
-        # From the start of the document in this epoch's order to its start in storage.
+        # Convert the start of the document in this epoch's order to its start in storage.
         return place - (ends[rank] - self.documents[document]) + self.document_starts[document]
 
     def _document_table(self, epoch: int) -> tuple[Ints, Ints]:
-        """The documents in the order of this epoch, and the cumulative number of their examples."""
+        """Return the documents in the order of this epoch, and the cumulative number of their examples."""
         assert self.documents is not None
         table = self._tables.get(epoch)
         if table is None:
@@ -296,7 +301,7 @@ class _Stream:
             documents = permute(everything, len(everything), rng.fold(self.key, np.array([epoch])))
             table = documents, np.cumsum(self.documents[documents])
             kept = list(self._tables.items())[1 - _KEPT_EPOCHS :]
-            self._tables = {**dict(kept), epoch: table}  # replaced as a whole: other threads may be reading
+            self._tables = {**dict(kept), epoch: table}  # replaced as a whole, because other threads may be reading it
         return table
 
 
@@ -304,26 +309,26 @@ def _checked_weights(sizes: tuple[int, ...], weights: Sequence[float | None] | N
     if weights is None or all(weight is None for weight in weights):
         return None
     if len(weights) != len(sizes):
-        raise ConfigError(f"{len(weights)} weights were given for {len(sizes)} components; give one for each")
-    given = tuple(float(weight) for weight in weights if weight is not None)
-    if len(given) < len(weights):
+        raise ConfigError(f"there are {len(weights)} weights for {len(sizes)} components; set one for each")
+    numbers = tuple(float(weight) for weight in weights if weight is not None)
+    if len(numbers) < len(weights):
         missing = ", ".join(str(c) for c, weight in enumerate(weights) if weight is None)
         raise ConfigError(
             f"some components of the data have a weight, but components {missing} have none\n"
-            "  give every component a weight, or none to weigh them by size"
+            "  set the weight of every component, or of none to use their sizes"
         )
-    return given
+    return numbers
 
 
 def _checked_documents(sizes: tuple[int, ...], document_sizes: Sequence[NDArray[np.integer]]) -> list[Ints]:
     if len(document_sizes) != len(sizes):
-        raise ValueError(f"document sizes of {len(document_sizes)} components were given for {len(sizes)} components")
+        raise ValueError(f"document sizes of {len(document_sizes)} components were passed for {len(sizes)} components")
     documents = [np.asarray(counts, np.int64) for counts in document_sizes]
     for component, (counts, size) in enumerate(zip(documents, sizes, strict=True)):
         if counts.sum() != size or (counts < 0).any():
             raise DataError(
                 f"the documents of component {component} add up to {counts.sum()} examples, but it has {size}\n"
-                "  its index is broken; write these shards again"
+                "  its index is broken: write these shards again"
             )
     return documents
 

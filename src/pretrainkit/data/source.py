@@ -49,7 +49,7 @@ class BatchSource(ABC):
         """Hash that changes whenever the examples change."""
 
     def summary(self) -> dict[str, Any]:
-        """Return a description of the data for people, as JSON values. It is stored in the run folder."""
+        """Return a description of the data as JSON values. It is stored in the run folder."""
         return {"fingerprint": self.fingerprint, "examples": sum(self.sizes)}
 
     @property

@@ -72,8 +72,8 @@ def members(path: Path | str, on_break: Callable[[str], None] | None = None) -> 
 
 @contextmanager
 def opened_archive(path: Path | str) -> Iterator[BinaryIO]:
-    """Open an archive to read it once from its start, with short ways back. Raises DataError if it cannot be opened, or
-    is behind an address and cannot be read."""
+    """Open an archive to read it once from its start, with short jumps back. Raises DataError if it cannot be opened,
+    or if it is at an address and cannot be read."""
     if is_address(str(path)):
         import fsspec
 
@@ -116,7 +116,7 @@ def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None]
             raise _unreadable(path, error) from error
         raise DataError(
             f"{path} cannot be read in parts: {error}\n"
-            "  its server must serve parts of files (HTTP range requests); else copy the archives to a disk"
+            "  its server must support parts of files (HTTP range requests); otherwise copy the archives to a disk"
         ) from error
     except (OSError, EOFError) as error:
         if is_address(str(path)):
@@ -127,12 +127,12 @@ def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None]
 def _unreadable(path: Path | str, error: Exception) -> DataError:
     return DataError(
         f"{path} cannot be read as a tar archive: {error}\n"
-        "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); download it again"
+        "  it must be complete and uncompressed (a .tar.gz has no random access: gunzip it); download it again"
     )
 
 
 def is_address(path: str) -> bool:
-    """Return True for addresses that fsspec opens: s3://…, gs://…, https://…"""
+    """True for addresses that fsspec opens: s3://…, gs://…, https://…"""
     return "://" in path
 
 
@@ -194,8 +194,8 @@ def _fetch(address: str, start: int, end: int) -> bytes:
     data: bytes = files.cat_file(place, start=start, end=end)
     if len(data) != end - start:
         raise DataError(
-            f"{address}: bytes {start:,} to {end:,} were requested, and {len(data):,} bytes came\n"
-            "  the archive has changed (start again), or its server does not serve parts of files: copy it to a disk"
+            f"{address}: bytes {start:,} to {end:,} were requested, but {len(data):,} bytes were received\n"
+            "  the archive has changed (start again), or its server does not support parts of files: copy it to a disk"
         )
     return data
 
@@ -291,7 +291,7 @@ def _one_at_a_time(place: Path) -> Iterator[None]:
 
 def _remote_version(address: str) -> str | None:
     """Return a text that changes with the archive, as far as its server reports changes; None if there is no archive.
-    Raises DataError if that cannot be found out."""
+    Raises DataError if the server does not answer."""
     import fsspec
 
     def ask() -> str | None:
@@ -337,7 +337,7 @@ def cached_tables(
 
 
 def _with_progress(paths: Sequence[P], tables: Iterable[pa.Table], seconds_between_lines: float) -> list[pa.Table]:
-    """List `tables`, and log how far that is."""
+    """Return `tables` as a list, and log the progress."""
     listed, shown = [], time.monotonic()
     for number, (path, table) in enumerate(zip(paths, tables), 1):
         if time.monotonic() - shown >= seconds_between_lines:

@@ -60,10 +60,12 @@ def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple
 
 
 def interleave(counts: Sequence[int]) -> Ints:
-    """Return the component of each slot, (sum(counts),), evenly spread (the single-processor case of the
-    proportionate fairness of Baruah et al. 1996, "Proportionate progress: a notion of fairness in resource
-    allocation"). In every prefix of k slots, and across repetitions of the pattern,
-    component c occurs k * counts[c] / sum(counts) times, with an error below one."""
+    """Return the component of each slot, (sum(counts),), evenly spread. In every prefix of k slots, and across
+    repetitions of the pattern, component c occurs k * counts[c] / sum(counts) times, with an error below one.
+
+    This is the single-processor case of the proportionate fairness of Baruah et al. 1996, "Proportionate progress: a
+    notion of fairness in resource allocation".
+    """
     num_slots = sum(counts)
     pattern = np.empty(num_slots, np.int64)
     # Draw j of a component must come at or after slot floor(j / share) and before slot ceil((j + 1) / share); the

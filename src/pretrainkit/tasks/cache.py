@@ -52,7 +52,7 @@ class TaskCache:
     """A complete cache. Raises DataError for unreadable files."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the task's, with `COMPLETED` in it."""
+        """`folder` is the folder of the task; it contains `COMPLETED`."""
         self.folder = folder
 
     def has(self, split: str) -> bool:

@@ -1,7 +1,7 @@
 """Writing of a task's cache (the format is in `cache.py`): shard by shard, by any number of processes.
 
-Every shard holds the examples of a range of the source. Memory is therefore bounded by a thousand examples per process,
-and an interrupted run continues with the missing shards.
+Every shard contains the examples of a range of the source. Memory is therefore bounded by a thousand examples per
+process, and an interrupted run continues with the missing shards.
 """
 
 import json
@@ -178,7 +178,7 @@ def _add_documents(writer: ShardWriter, name: str, values: Sequence[Any], task: 
             )
     sizes = np.array([array.size for array in arrays], np.int64)
     tokens = np.concatenate([np.empty(0, np.int64), *arrays]).astype(np.int64)
-    hashes = np.zeros(len(arrays), np.uint64)  # the text is not known
+    hashes = np.zeros(len(arrays), np.uint64)  # the text is unknown
     writer.add(tokens, sizes[sizes > 0], (sizes > 0).astype(np.int64), hashes, may_be_empty=True)
 
 
@@ -256,7 +256,7 @@ def _loaded(payload: bytes, modules: tuple[str, ...]) -> Task:
 
 
 def _is_cached(folder: Path, fingerprints: dict[str, str], task_name: str, overwrite: bool) -> bool:
-    """Return True if there is a complete matching cache; with `overwrite` another one is removed."""
+    """True if there is a complete matching cache. With `overwrite`, another cache is removed."""
     if not (folder / COMPLETED).is_file():
         return False
     cache = TaskCache(folder)

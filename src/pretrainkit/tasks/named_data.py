@@ -62,7 +62,8 @@ class NamedData(OpenSource):
         layout: Layout | None = None,
         hub: Hub | None = None,
     ) -> None:
-        """
+        """Define the data set.
+
         Args:
             name: `benchmark/set`, or `benchmark` if it is a single set.
             splits: The set's splits.

@@ -38,13 +38,13 @@ class RecordFeature:
         differs."""
         is_text = self.dtype in (_TEXT, _BYTES)
         if len(stored) and isinstance(stored, list) != is_text:
-            raise ValueError(f"it holds {'bytes' if isinstance(stored, list) else 'numbers'}, not {self.dtype}")
+            raise ValueError(f"it contains {'bytes' if isinstance(stored, list) else 'numbers'}, not {self.dtype}")
         if is_text:
             return self._texts(stored)
         numbers = np.asarray(stored, np.dtype(self.dtype))
         if not self.shape:
             if numbers.size != 1:
-                raise ValueError(f"it holds {numbers.size} numbers, not one")
+                raise ValueError(f"it contains {numbers.size} numbers, not one")
             return numbers.reshape(())[()]
         return numbers.reshape([-1 if size is None else size for size in self.shape])
 
@@ -53,7 +53,7 @@ class RecordFeature:
         if self.shape:
             return texts
         if len(texts) != 1:
-            raise ValueError(f"it holds {len(texts)} texts, not one")
+            raise ValueError(f"it contains {len(texts)} texts, not one")
         return texts[0]
 
 
@@ -109,8 +109,8 @@ class SeqioCache(BySplit):
     """
 
     def __init__(self, folder: str | Path, *, splits: Sequence[str] | None = None) -> None:
-        """`folder`: the task's, `CACHE/task_name`, with `COMPLETED` in it. `splits`: splits to use; None: all in the
-        folder."""
+        """`folder` is the folder of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits` are the splits to
+        use; None: all in the folder."""
         self.folder = Path(folder)
         self._given = None if splits is None else tuple(splits)
 

@@ -62,7 +62,7 @@ class TaskSource(ABC):
     def check_split(self, split: str) -> None:
         """Raise DataError if there is no such split."""
         if split not in self.splits:
-            raise DataError(f"there is no split {split!r}\n  there are: {', '.join(self.splits) or 'none'}")
+            raise DataError(f"there is no split {split!r}\n  its splits are: {', '.join(self.splits) or 'none'}")
 
 
 class _Lazy(PickledUnloaded, TaskSource):
@@ -90,7 +90,7 @@ class BySplit(_Lazy):
     """A source that has a separate source for every split."""
 
     def __init__(self, sources: Mapping[str, TaskSource]) -> None:
-        """`sources`: by split; each must have that split."""
+        """`sources` by split; each must have that split."""
         self.sources, self.splits = dict(sources), tuple(sources)
 
     def _of(self, split: str) -> TaskSource:
@@ -111,11 +111,12 @@ class HeldOutSplit(_Lazy):
     """A source with a further split, whose examples are taken out of another one at even distances."""
 
     def __init__(self, source: TaskSource, name: str, *, of: str = "train", share: float = 0.01) -> None:
-        """
+        """Define the new split.
+
         Args:
             name: Name of the new split.
             of: Split that loses the examples.
-            share: Share of its examples; up to a tenth where that would be less than 10 examples.
+            share: Share of its examples, increased up to a tenth if that would be less than 10 examples.
         """
         self.source, self.name, self.of, self.share = source, name, of, share
         self.splits = (*source.splits, name)
@@ -315,11 +316,12 @@ class Tsv(LineSource):
         delimiter: str = "\t",
         may_be_ragged: bool = False,
     ) -> None:
-        """
+        """Define the format of the files.
+
         Args:
             files: Files by split.
             columns: Names of the columns; None for columns to ignore. Default: the first line of each file.
-            skip_header_lines: Lines to skip at the start of each file. Default: 1 without `columns`, else 0.
+            skip_header_lines: Lines to skip at the start of each file. Default: 1 without `columns`, otherwise 0.
             delimiter: Separator of the columns.
             may_be_ragged: Rows may have fewer fields than columns (the example lacks the missing ones) or more (they
                 are dropped).
@@ -397,7 +399,7 @@ class _ParquetFiles:
             names = opened.schema_arrow.names
             missing = sorted(set(columns or ()) - set(names))
             if missing:
-                raise DataError(f"{address}: no column {', '.join(missing)}\n  there are: {', '.join(names)}")
+                raise DataError(f"{address}: no column {', '.join(missing)}\n  its columns are: {', '.join(names)}")
             self._files.append(opened)
             sizes.append(opened.metadata.num_rows)
             for group in range(opened.metadata.num_row_groups):
@@ -430,7 +432,8 @@ class HuggingFaceDataset(_Lazy):
         splits: Mapping[str, str] | Sequence[str] = ("train", "validation", "test"),
         revision: str | None = None,
     ) -> None:
-        """
+        """Define the data set.
+
         Args:
             path: Folder, or name on the hub. A `save_to_disk` folder without splits has the split "train".
             name: Name of the configuration, such as "cola" of "glue".
@@ -517,7 +520,8 @@ class FunctionSource(_Lazy):
         *,
         version: str = "",
     ) -> None:
-        """
+        """Define the source.
+
         Args:
             function: Returns the examples of a split by its name; always the same.
             splits: Names of the splits.

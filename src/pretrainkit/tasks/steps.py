@@ -34,7 +34,7 @@ Lengths: TypeAlias = Mapping[str, int]
 
 _OFFERED = frozenset({"rng", "lengths", "features"})
 _KEPT_EXAMPLES = 10_000
-"""Splits with fewer examples are held in memory as they are before the cache marker."""
+"""Splits with fewer examples are kept in memory, in their state before the cache marker."""
 _logger = logging.getLogger(__name__)
 
 

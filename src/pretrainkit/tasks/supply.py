@@ -42,7 +42,7 @@ class Supply:
     left_out: frozenset[str] = frozenset()
     """Tasks and mixtures to leave out of mixtures."""
     held_out: "HeldOut | None" = None
-    """The split that tasks without it get, cut off from their training split; None: they stay as they are."""
+    """Split to cut off from the training split of tasks without it; None: tasks are not changed."""
 
     def source_of(self, source: TaskSource) -> TaskSource:
         """Return a task's source with data and the held-out split."""

@@ -43,7 +43,7 @@ class Vocabulary(ABC):
     unk_id: int
     """Id of unknown text; 2 in all vocabularies of T5."""
     sentinel_ids: tuple[int, ...]
-    """Ids that replace hidden runs, in the order of use: usually from the last id downwards."""
+    """Ids that replace hidden spans, in the order of use: usually from the last id downwards."""
     fingerprint: str
     """32 hexadecimal digits: a hash of everything that determines ids."""
     word_prefix: str = ""
@@ -243,7 +243,8 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
         unk: str = "<unk>",
         sentinels: Sequence[str] = (),
     ) -> None:
-        """
+        """Define the vocabulary.
+
         Args:
             path: `tokenizer.json`, or a folder with one.
             extra_ids: Ids to add after the vocabulary as sentinels; text is never encoded to them.
