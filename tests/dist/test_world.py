@@ -164,7 +164,7 @@ def test_without_a_compiler_there_is_one_warning_and_no_compilation(
     with caplog.at_level(logging.WARNING):
         parallelize(Blocks(), ParallelConfig(compile="on"), World(), torch.float32)
     assert len(caplog.records) == 1
-    assert "looked for g++, clang++, c++" in caplog.text
+    assert "searched g++, clang++, c++" in caplog.text
     assert "parallel.compile=off" in caplog.text
 
 

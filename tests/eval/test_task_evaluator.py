@@ -225,7 +225,7 @@ def test_tasks_without_metrics_or_without_the_split_are_passed_over(caplog):
 
 
 def test_metrics_with_a_key_in_common_are_refused_before_anything_is_asked():
-    with pytest.raises(ConfigError, match="two metrics of task 'parity' give 'accuracy'"):
+    with pytest.raises(ConfigError, match="two metrics of task 'parity' return 'accuracy'"):
         TaskEvaluator([task(metrics=[accuracy, accuracy_too])], "validation")
 
 
@@ -247,7 +247,7 @@ def words(targets, predictions):
 
 
 def test_a_metric_gives_numbers():
-    with pytest.raises(DataError, match="words gave words = 'many'"):
+    with pytest.raises(DataError, match="words returned words = 'many'"):
         TaskEvaluator([task(metrics=[words])], "validation")
 
 

@@ -229,7 +229,7 @@ def check_whole_weights_go_into_shards(world: World, folder: Path) -> None:
         load_full_state_dict(model, weights)
         assert_equal(full_state_dict(model), weights)
         before = full_state_dict(model)
-        with pytest.raises(CheckpointError, match=r"norm\.bias: \[1\], model \[16\]"):
+        with pytest.raises(CheckpointError, match=r"norm\.bias: \[1\], model: \[16\]"):
             load_full_state_dict(model, {name: w[:1] for name, w in weights.items()})
         assert_equal(full_state_dict(model), before)
 

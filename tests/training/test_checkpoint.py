@@ -243,7 +243,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(folder: Pa
         store.save(2, model)
     wide, wide_optimizer = trained(seed=1, width=16)
     before = state_of(wide, wide_optimizer)
-    with pytest.raises(CheckpointError, match=r"another model\n.*model.block.bias: \[8\], model \[16\]"):
+    with pytest.raises(CheckpointError, match=r"another model\n.*model.block.bias: \[8\], model: \[16\]"):
         load(folder / "step-00000001", ALONE, wide, wide_optimizer)
     assert_same(before, state_of(wide, wide_optimizer))
 

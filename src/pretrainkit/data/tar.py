@@ -155,7 +155,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 class TarReader:
-    """Reads pieces of many archives, on a disk or behind addresses that fsspec opens, from any number of threads. At
+    """Reads pieces of many archives, on a disk or at addresses that fsspec opens, from any number of threads. At
     most 64 files are kept open."""
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
@@ -165,7 +165,7 @@ class TarReader:
 
     def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
         """Return the bytes of a member of archive number `archive`. Raises OSError if it cannot be opened or read, or
-        is too short; DataError if it is behind an address and cannot be read, also when tried again."""
+        is too short; DataError if it is at an address and cannot be read after several attempts."""
         path, end = self._paths[archive], offset + num_bytes
         if is_address(path):
             return _retried(path, lambda: _fetch(path, offset, end))
@@ -238,8 +238,8 @@ def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) 
 
 
 def _remote_table(address: str, settings: str, version: str, make: Callable[[], pa.Table]) -> pa.Table:
-    """`cached_table` of an archive behind an address, stored in the cache folder of this machine. Raises DataError if
-    the archive cannot be read."""
+    """Do the same as `cached_table` for an archive at an address; the table is stored in this machine's cache folder.
+    Raises DataError if the archive cannot be read."""
     place = _cache_folder() / f"{_digest('|'.join([address, settings]), 12)}.index"
     stamp = _stamp(settings, version)
     if (kept := _read(place, stamp)) is not None:
@@ -313,9 +313,9 @@ def _digest(text: str, num_bytes: int) -> str:
 def cached_tables(
     paths: Sequence[P], settings: str, make: Callable[[P], pa.Table], *, seconds_between_lines: float = 10
 ) -> list[pa.Table]:
-    """Return the table of each archive: a stored one if the archive is unchanged, else `make(path)`. Archives behind
+    """Return the table of each archive: a stored one if the archive is unchanged, else `make(path)`. Archives at
     addresses are read several at a time, and their tables stored in the cache folder of this machine. A slow first
-    indexing logs its progress every `seconds_between_lines` seconds. Raises DataError if archives behind addresses are
+    indexing logs its progress every `seconds_between_lines` seconds. Raises DataError if archives at addresses are
     missing or cannot be read."""
     if not any(is_address(str(path)) for path in paths):
         return _with_progress(

@@ -197,7 +197,7 @@ def _gathered_by_hand(model: nn.Module) -> list[Any]:
 
 
 def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) -> None:
-    """Free the root's gathered weights after a forward pass without backward pass, which would do it."""
+    """Free the root's gathered weights after a forward pass in evaluation; otherwise the backward pass does it."""
     if not torch.is_grad_enabled():
         for group in _gathered_by_hand(model):
             group.reshard()

@@ -73,7 +73,7 @@ class ReadLayout(AttentionLayout):
     query_W: Tensor
     """int64: indices into the stream of the query tokens."""
     place_R: Tensor | None
-    """int64: place in `query_W` of each token that is read; None: they are equal."""
+    """int64: place in `query_W` of each token that is read; None: the tokens of `query_W` are read in order."""
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         rest: dict[str, Any] = {"window": window, "dropout_rate": dropout_rate}

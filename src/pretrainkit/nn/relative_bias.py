@@ -37,8 +37,7 @@ class _Diagonals(torch.autograd.Function):
     def forward(ctx: Any, by_distance_HR: Tensor, num_queries: int) -> Tensor:
         num_keys = by_distance_HR.shape[1] - num_queries + 1
         ctx.num_queries = num_queries
-        # Windows of P distances, each one further than the last. The last query starts at distance -(Q - 1), hence the
-        # flip.
+        # Windows of P distances, each shifted by one. The first window is that of the last query, hence the flip.
         return by_distance_HR.unfold(1, num_keys, 1).flip(1)
 
     @staticmethod

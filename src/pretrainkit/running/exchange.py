@@ -193,7 +193,7 @@ def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int 
 
 
 def _write_rest(opened: Opened, folder: Path) -> None:
-    """Write the tensors that reading the export does not restore bit for bit."""
+    """Write the tensors that would not be restored bit for bit when the export is read."""
     import torch
 
     from pretrainkit.exporting.safetensors import write_tensors

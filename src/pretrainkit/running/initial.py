@@ -94,7 +94,7 @@ def with_extra_steps(config: RunConfig) -> RunConfig:
 
 
 def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
-    """Return the config with the encoder that its recipe stands on. A config that was bound before already has it."""
+    """Return the config with its pretrained encoder, if its recipe needs one. A config that was bound before has it."""
     if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
         return config
     init, path = config.init, existing_folder(config.init_from)

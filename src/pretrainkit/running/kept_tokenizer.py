@@ -55,7 +55,7 @@ def keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
 
 
 def tokenizer_folder(recipe: Recipe, config: RunConfig) -> Path | None:
-    """Return the folder of the tokenizer that made the data of a run. Raises DataError if it no longer exists."""
+    """Return the folder of the tokenizer that encoded the data of a run. Raises DataError if it no longer exists."""
     return recipe.tokenizer_folder(config) if isinstance(recipe, KeepsTokenizer) else tokenizer_beside(config)
 
 

@@ -48,7 +48,7 @@ DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
         "rtx3090": ("NVIDIA GeForce RTX 3090", 24e9),
     }
 )
-"""Names of devices to their names in `peak_flops` and their bytes of memory according to the datasheet."""
+"""Devices by name: the name in `peak_flops`, and the bytes of memory according to the datasheet."""
 _MEASURED_EXAMPLES = (4, 8)
 """Sizes of the measured microbatches. Activations of larger ones are extrapolated linearly."""
 _ASSUMED_EXAMPLES = (1, 2)
@@ -110,7 +110,7 @@ class Plan:
     assumed: str | None = None
     """Description of the assumed examples; None: real examples of data.train were measured."""
     numbers_on_rank: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Result of the dry run: strategy to rank to number of parameter elements that the rank keeps."""
+    """Result of the dry run: number of parameter elements that a rank keeps, by strategy and rank."""
 
     def fits(self, strategy: str) -> bool:
         """True if the configured microbatches fit into the device."""

@@ -65,7 +65,7 @@ def _ask_for_huge_pages() -> None:
     address = library.malloc(_HUGE_ROOM)
     if address is None:
         return
-    # Huge pages can be requested only for whole pages: round up at the beginning, down at the end.
+    # Requests must cover whole huge pages: round the start up and the end down.
     start, stop = -(-address // _HUGE_PAGE) * _HUGE_PAGE, (address + _HUGE_ROOM) // _HUGE_PAGE * _HUGE_PAGE
     library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _MADV_HUGEPAGE)
     library.free(address)

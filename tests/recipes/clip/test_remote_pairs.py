@@ -164,7 +164,7 @@ def test_a_request_that_fails_is_tried_again_and_does_not_become_a_broken_image(
 def test_a_server_without_ranges_is_refused_with_the_reason(folder, web):
     web.has_ranges = False
     pairs = opened(f"{web.address}/train/00000.tar")  # small: it fits in what is fetched at once
-    with pytest.raises(DataError, match=r"bytes [\d,]+ to [\d,]+ were requested, but [\d,]+ bytes were received\n.*copy it"):
+    with pytest.raises(DataError, match=r"were requested, but [\d,]+ bytes were received\n.*copy it"):
         pairs.read_image(1)
     write_samples(folder / "large.tar", [{"png": bytes(3_000_000), "txt": b"a"}] * 4)
     with pytest.raises(DataError, match=r"large\.tar cannot be read in parts: .*\n.*range requests.*copy the archives"):

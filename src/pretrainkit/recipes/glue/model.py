@@ -172,7 +172,7 @@ class LinearHead(HeadedEncoder):
             encoder.freeze_pooling()
 
     def features(self, batch: Batch, max_length: int) -> Tensor:
-        """Return the input of the head, (N, D) or with `pooled_width`."""
+        """Return the input of the head, (N, D); if pooled, the width is that of `pooled_width`."""
         if self.reads == "examples" and self.pooling is None:
             return self.encoder(batch, max_length)
         x_TD = self.encoder.token_features(batch, max_length)

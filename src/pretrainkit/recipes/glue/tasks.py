@@ -50,7 +50,7 @@ class TextTask:
     valid_splits: Mapping[str, str] = field(default_factory=lambda: {"validation": ""})
     """Held-out splits and the prefixes of their metrics."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Split to the file of its answers in a submission to the leaderboard."""
+    """Files of the answers in a submission to the leaderboard, by split."""
     file_labels: tuple[str, ...] | None = None
     """Names of the classes in those files; None: `classes`."""
 

@@ -60,7 +60,7 @@ class _Matrices:
     means_NL: Tensor
     """Mean of each local row of `values_NLC`."""
     offset: int
-    """Index among the R rows of the first local row."""
+    """Index of the first local row among all R rows."""
     by_row: list[Tensor]
     """Row part of the second moment of each matrix, (R,)."""
     by_column: list[Tensor]

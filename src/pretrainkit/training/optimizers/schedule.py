@@ -33,8 +33,8 @@ def product_of_factors(config: ScheduleConfig, base: float, step: int) -> float:
 
 
 def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
-    """Return the share of `optimizer.peak_lr` that update `step` of `num_steps` uses, in [0, 1]. The decay ends one
-    update after the last one; later updates keep the final share.
+    """Return the share of `optimizer.peak_lr` that update `step` of `num_steps` uses, in [0, 1]. The decay would end at
+    update `num_steps`, one after the last; updates after that keep the final share.
 
     The warm-up is linear from 0: update t < warmup_steps uses t / warmup_steps, so the first update of a run with
     warm-up changes nothing. Sabertooth and optax do the same.

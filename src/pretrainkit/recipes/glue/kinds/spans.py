@@ -95,7 +95,7 @@ class SpanExamples(Labelled):
     def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Question:
         if not all(isinstance(row.get(name), str) for name in ("question", "context")):
             raise DataError(
-                f"row {number} of {split} has no text question or context: it has {', '.join(map(str, row))}\n"
+                f"row {number} of {split} lacks the text of a question or context: it has {', '.join(map(str, row))}\n"
                 "  fix the row; files are JSON in SQuAD's format, or .jsonl with its columns"
             )
         answers = row.get("answers")

@@ -39,7 +39,7 @@ def _text(row: Columns, names: Sequence[str], split: str, number: int) -> str:
         if isinstance(row.get(name), str):
             return row[name]
     raise DataError(
-        f"row {number} of {split} has no text {' or '.join(names)}: it has {', '.join(map(str, row))}\n"
+        f"row {number} of {split} has no text in {' or '.join(names)}: it has {', '.join(map(str, row))}\n"
         "  fix the row, or set the columns: data.texts=[COLUMN] or data.texts=[FIRST,SECOND]"
     )
 
