@@ -157,7 +157,7 @@ def test_a_run_that_goes_on_counting_reads_the_data_from_its_start():
     for step in (0, 1, 7):
         assert_same(later.global_batch(100 + step), plain.global_batch(step))
         assert_same(joined(later.step(100 + step)), joined(plain.step(step)))
-    with pytest.raises(ValueError, match="the first is 100"):
+    with pytest.raises(ValueError, match="the first one is 100"):
         later.step(99)
 
 

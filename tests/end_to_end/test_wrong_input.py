@@ -213,7 +213,7 @@ def test_a_run_folder_that_cannot_be_written(settings: list[str], tmp_path: Path
     (tmp_path / "full" / "precious").write_text("mine")
     for out in (file, file / "below"):
         assert "--out FOLDER" in refused("train", *settings, "--out", out)
-    assert "something else than a run" in refused("train", *settings, "--out", tmp_path / "full")
+    assert "something other than a run" in refused("train", *settings, "--out", tmp_path / "full")
     launch = ("--launch", "local", "--nproc", 2)
     assert "choose another run folder" in refused("train", *settings, *launch, "--out", file)
     assert file.read_text() == "mine"

@@ -247,7 +247,7 @@ CASES = [
         f"{TRAIN} {SHARDS} num_steps=10 schedule.name=wsd schedule.num_warmup_steps=6 schedule.num_decay_steps=6",
         r"schedule.num_warmup_steps=\d+ schedule.num_decay_steps=\d+",
     ),
-    Case(f"{TRAIN} {SHARDS} init_from=nothing", "give a run", {"give a run": "init_from=bert"}),
+    Case(f"{TRAIN} {SHARDS} init_from=nothing", "set it to a run", {"set it to a run": "init_from=bert"}),
     Case(
         f"{T5_TRAIN} init_from=foreign/tree.npz",
         (r"pretrainkit import [^\n]+", "init_from=WEIGHTS"),

@@ -167,7 +167,7 @@ def test_a_feature_that_is_not_required_may_be_absent():
 
 
 def test_an_unknown_split_and_a_missing_required_cache_are_refused():
-    with pytest.raises(DataError, match="there is no split 'test'\n  there are: train, validation"):
+    with pytest.raises(DataError, match="there is no split 'test'\n  its splits are: train, validation"):
         task().bind("test")
     needing = task(preprocessors=(tokenize(), CacheMarker(required=True)))
     with pytest.raises(DataError, match=r"needs a cache of 'train'.*\n  create it: pretrainkit tasks cache copy"):

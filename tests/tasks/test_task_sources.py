@@ -134,7 +134,7 @@ def test_parquet_rows_by_index(tmp_path):
     assert [row["n"] for row in everything(source)] == [*range(5), *range(10, 15)]
     assert Parquet({"train": tmp_path / "*.parquet"}, columns=["text"]).example("train", 7) == {"text": "t2"}
     assert pickle.loads(pickle.dumps(source)).example("train", 9) == {"n": 14, "text": "t4"}
-    with pytest.raises(DataError, match="no column x\n  there are: n, text"):
+    with pytest.raises(DataError, match="no column x\n  its columns are: n, text"):
         Parquet({"train": tmp_path / "0.parquet"}, columns=["x"]).num_examples("train")
 
 

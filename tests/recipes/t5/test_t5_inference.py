@@ -150,7 +150,7 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
     written = (folder / "infer-two.jsonl").stat().st_mtime_ns
     pretrainkit.infer(export, folder, task="infer:both", modules=[module], **SHORT)
     assert (folder / "infer-two.jsonl").stat().st_mtime_ns == written
-    with pytest.raises(InputError, match=r"m\.jsonl is a file, but infer:both is a mixture.*\n  give a folder: --out"):
+    with pytest.raises(InputError, match=r"m\.jsonl is a file, but infer:both is a mixture.*\n  use a folder: --out"):
         pretrainkit.infer(export, tmp_path / "m.jsonl", task="infer:both", modules=[module])
     with pytest.raises(InputError, match="no task of infer:both has the split 'dev'\n  use one of: test"):
         pretrainkit.infer(export, tmp_path / "m", task="infer:both", split="dev", modules=[module])
