@@ -1,4 +1,4 @@
-"""Random contents of samples of 4M, with texts of ordinary lengths."""
+"""Random contents of 4M samples, with texts of ordinary lengths."""
 
 from collections.abc import Sequence
 
@@ -17,19 +17,19 @@ LENGTHS = {
     "sam_instance": (86, 275),
     "t5_caption": (10, 30),
 }
-"""Tokens of sequences, and how many vectors there are, with the end: smallest and one more than the largest."""
+"""Lengths of sequences with their end tokens, and counts of vectors: minimum, and maximum plus one."""
 
 
 def make_contents(
     modalities: Sequence[Modality], num: int, ids: tuple[int, int], generator: np.random.Generator
 ) -> tuple[Contents, dict[str, np.ndarray]]:
-    """Tokens of `num` samples, and their pixels and vectors.
+    """Return the tokens of `num` samples, and their pixels and vectors as in a batch.
 
     Args:
-        modalities: Of the model.
-        num: B.
-        ids: Of words: smallest and one more than the largest.
-        generator: Of everything.
+        modalities: Modalities of the model.
+        num: Number of samples.
+        ids: Range of word ids: minimum, and maximum plus one.
+        generator: Generator of all random contents.
     """
     images, sequences, values = {}, {}, {}
     for number, modality in enumerate(modalities):
@@ -44,8 +44,8 @@ def make_contents(
             if modality.kind == "vectors":
                 shape = (num, modality.max_tokens, modality.vector_width)
                 values[f"vectors/{modality.name}"] = generator.normal(size=shape).astype(np.float32)
-                own = np.concatenate([np.arange(length) for length in lengths])
+                own_ids = np.concatenate([np.arange(length) for length in lengths])
             else:
-                own = generator.integers(*ids, total)
-            sequences[number] = Ragged(own.astype(np.int32), lengths)
+                own_ids = generator.integers(*ids, total)
+            sequences[number] = Ragged(own_ids.astype(np.int32), lengths)
     return Contents(num, images, sequences), values

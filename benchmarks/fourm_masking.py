@@ -1,16 +1,15 @@
-"""From tokens and texts to masked batches of 4M: ours against sample by sample. One core, CPU seconds.
+"""Benchmark masking of 4M batches, from tokens and texts: ours against sample by sample. One core, CPU seconds.
 
     [ML4M=FOLDER] python benchmarks/fourm_masking.py [--rounds 5] [--batch 128] [--quick]
 
-With the sources of the original, apple/ml-4m (`ml4m.py` says how to get them), the peer is its own `UnifiedMasking`,
-one sample after another, and stacking at the end, as its loader does. Without them the peer follows the published
-description of 4M's masking step by step with the tools that the original takes: torch's Dirichlet distributions and
-permutations, the tokenizers library for each text, Python lists for spans, one sample after another, and stacking at
-the end. All get image tokens as arrays and everything else as texts of ordinary lengths; the mixtures are the published
-ones. Ours is measured as it trains (slots packed) and with the original's rule (slots padded). A useful token is one in
-a slot that is not padding. All engines take turns in each round; the figure is the best round. A last table says how
-full the slots are, and how far the shares of modalities differ between the rules.
-"""
+With the sources of the original, apple/ml-4m (see `ml4m.py`), the peer is its `UnifiedMasking`, which masks one sample
+after another and stacks them at the end, as its loader does. Without these sources, the peer follows the published
+description of 4M's masking with the original's tools: torch's Dirichlet distributions and permutations, the tokenizers
+library for each text, and Python lists for spans; again one sample after another. All contestants get image tokens as
+arrays and everything else as texts of ordinary lengths. The mixtures are the published ones. Ours is measured as in
+training (slots packed) and with the original's rule (slots padded). A useful token is in a slot that is not padding.
+All contestants take turns in each round; the best round counts. A last table shows how full the slots are, and how far
+the shares of modalities differ between the rules."""
 
 import argparse
 import time
@@ -48,7 +47,7 @@ def numbers(generator: np.random.Generator, axes: str) -> list[str]:
 
 
 def content(modality: Modality, generator: np.random.Generator) -> Any:
-    """What one sample has of a modality, as readers give it."""
+    """Return random content of a modality for one sample, in the form that readers return."""
     if modality.kind == "image":
         return generator.integers(0, modality.vocab_size, modality.max_tokens).astype(np.int32)
     if modality.kind == "pixels":
@@ -72,7 +71,7 @@ def content(modality: Modality, generator: np.random.Generator) -> Any:
 
 
 class Original:
-    """Masking by the original's own code."""
+    """Masking by the original's own code, apple/ml-4m."""
 
     def __init__(self, modalities: list[Modality], bound: Bound, tokens: int, tokenizer: Tokenizer) -> None:
         self.masking = ml4m.make_masking(modalities, bound, tokens, tokenizer)
@@ -83,7 +82,7 @@ class Original:
 
 
 def for_the_original(modality: Modality, content: Any) -> Any:
-    """Texts as texts, chunks as texts, arrays as tensors."""
+    """Convert content to the form that the original reads: words and chunks to text, arrays to tensors."""
     if modality.kind == "pixels":
         return torch.zeros(3, 1, 1)
     if isinstance(content, np.ndarray):
@@ -94,7 +93,7 @@ def for_the_original(modality: Modality, content: Any) -> Any:
 
 
 class SampleBySample:
-    """Masking as the original does it."""
+    """Masking of one sample after another, as in the original."""
 
     def __init__(self, modalities: list[Modality], bound: Bound, tokens: int, tokenizer: Tokenizer) -> None:
         self.modalities, self.tokens, self.tokenizer = modalities, tokens, tokenizer
@@ -114,17 +113,17 @@ class SampleBySample:
     def __call__(self, samples: list[list[Any]]) -> dict[int, dict[str, Tensor]]:
         masked = [self.mask(sample) for sample in samples]
         return {
-            number: {name: torch.stack([one[number][name] for one in masked]) for name in masked[0][number]}
+            number: {name: torch.stack([sample[number][name] for sample in masked]) for name in masked[0][number]}
             for number in range(len(self.modalities))
         }
 
-    def budget(self, law: torch.distributions.Dirichlet, limits: Tensor) -> list[int]:
-        budget = (law.sample() * self.tokens).floor().long()
+    def budget(self, dirichlet: torch.distributions.Dirichlet, limits: Tensor) -> list[int]:
+        budget = (dirichlet.sample() * self.tokens).floor().long()
         short = self.tokens - int(budget.sum())
         if short > 0:
-            budget += torch.bincount(law.sample((short,)).argmax(dim=-1), minlength=len(budget))
-        found: list[int] = torch.minimum(budget, limits).tolist()
-        return found
+            budget += torch.bincount(dirichlet.sample((short,)).argmax(dim=-1), minlength=len(budget))
+        limited: list[int] = torch.minimum(budget, limits).tolist()
+        return limited
 
     def mask(self, sample: list[Any]) -> list[dict[str, Tensor]]:
         component = int(torch.multinomial(self.weights, 1))
@@ -155,61 +154,61 @@ class SampleBySample:
         probability = float(torch.rand(1)) if keep == "random" else 1.0 if keep == "all" else float(torch.rand(1) < 0.5)
         probability = probability if num_in else 0.0
         while True:
-            given, asked = self.spans(chunks, (torch.rand(len(chunks)) <= probability).tolist())
-            if not num_in or len(given) <= num_in:
+            input_ids, target_ids = self.spans(chunks, (torch.rand(len(chunks)) <= probability).tolist())
+            if not num_in or len(input_ids) <= num_in:
                 break
             probability *= 0.9
-        given = given if num_in else []
-        if len(asked) > num_out:
-            asked = self.cut(asked, num_out)
+        input_ids = input_ids if num_in else []
+        if len(target_ids) > num_out:
+            target_ids = self.cut(target_ids, num_out)
         size = (modality.max_tokens + 1) * 2
         ids = torch.zeros(size, dtype=torch.long)
-        ids[: len(given)] = torch.tensor(given, dtype=torch.long)
-        ids[num_in : num_in + len(asked)] = torch.tensor(asked, dtype=torch.long)
+        ids[: len(input_ids)] = torch.tensor(input_ids, dtype=torch.long)
+        ids[num_in : num_in + len(target_ids)] = torch.tensor(target_ids, dtype=torch.long)
         input_mask, target_mask = torch.ones(size, dtype=torch.bool), torch.ones(size, dtype=torch.bool)
-        input_mask[: len(given)] = False
-        target_mask[num_in : num_in + len(asked)] = False
+        input_mask[: len(input_ids)] = False
+        target_mask[num_in : num_in + len(target_ids)] = False
         attention = torch.zeros(size, dtype=torch.int)
-        attention[num_in : num_in + len(asked)] = 1
+        attention[num_in : num_in + len(target_ids)] = 1
         return {"tensor": ids, "input_mask": input_mask, "target_mask": target_mask, "attention": attention}
 
     def chunks(self, modality: Modality, content: Any) -> list[list[int]]:
         if modality.kind == "vectors":
             return [[10_000 + number] for number in range(len(content))]
         if isinstance(content, Chunks):
-            found, length = [], 0
+            chunks, length = [], 0
             for chunk in [*(self.tokenizer.encode(" ".join(words)).ids for words in content.words), [self.eos]]:
                 length += len(chunk)
                 if length > modality.max_tokens:
                     break
-                found.append(chunk)
-            return found
+                chunks.append(chunk)
+            return chunks
         text = content if isinstance(content, str) else " ".join(content)
         return [[token] for token in [*self.tokenizer.encode(text).ids, self.eos][: modality.max_tokens]]
 
     def spans(self, chunks: list[list[int]], is_kept: list[bool]) -> tuple[list[int], list[int]]:
-        given: list[int] = []
-        asked: list[int] = []
-        runs, was_hidden = 0, False
+        input_ids: list[int] = []
+        target_ids: list[int] = []
+        num_spans, was_hidden = 0, False
         for chunk, kept in zip(chunks, is_kept, strict=True):
             if kept:
-                given += chunk
+                input_ids += chunk
             else:
                 if not was_hidden:
-                    given.append(self.sentinels[runs])
-                    asked.append(self.sentinels[runs])
-                    runs += 1
-                asked += chunk
+                    input_ids.append(self.sentinels[num_spans])
+                    target_ids.append(self.sentinels[num_spans])
+                    num_spans += 1
+                target_ids += chunk
             was_hidden = not kept
-        return given, [*asked, self.sentinels[runs]]
+        return input_ids, [*target_ids, self.sentinels[num_spans]]
 
-    def cut(self, asked: list[int], most: int) -> list[int]:
-        places = [place for place, token in enumerate(asked) if token in self.sentinel_set]
+    def cut(self, target_ids: list[int], limit: int) -> list[int]:
+        places = [place for place, token in enumerate(target_ids) if token in self.sentinel_set]
         places = places[:-1] if len(places) > 1 else places
         start = places[int(torch.randint(len(places), (1,)))]
-        if len(asked) - start < most:
-            start = next((place for place in places if len(asked) - place <= most), len(asked) - 1)
-        return asked[start : start + most]
+        if len(target_ids) - start < limit:
+            start = next((place for place in places if len(target_ids) - place <= limit), len(target_ids) - 1)
+        return target_ids[start : start + limit]
 
 
 def useful(batch: dict[str, np.ndarray]) -> int:
@@ -227,7 +226,7 @@ def useful_of_peer(batch: dict[int, dict[str, Tensor]], modalities: list[Modalit
 
 
 def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, options: argparse.Namespace) -> list[str]:
-    """Rows of both tables."""
+    """Return the rows of both tables for a setting."""
     modalities = [published(name) for name in names]
     bound = Bound(PUBLISHED[mixture], modalities, names)
     counts = {word.encode(): 10 for word in sorted({*WORDS, "none", "human"})}
@@ -250,11 +249,13 @@ def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, optio
     source.modalities, source.vocabulary, source.data = tuple(modalities), vocabulary, FourMDataConfig(batch_size=1)
     tokenizer = Tokenizer.from_str(text)
     peer: Callable[[Any], dict[int, dict[str, Tensor]]] = SampleBySample(modalities, bound, tokens, tokenizer)
-    given: Any = samples
+    peer_samples: Any = samples
     if ml4m.find_sources() is not None:
         peer = Original(modalities, bound, tokens, tokenizer)
         pairs = [zip(modalities, sample, strict=True) for sample in samples]
-        given = [{modality.name: for_the_original(modality, content) for modality, content in pair} for pair in pairs]
+        peer_samples = [
+            {modality.name: for_the_original(modality, content) for modality, content in pair} for pair in pairs
+        ]
     turns, base_name = [0], "sample by sample" if ml4m.find_sources() is None else "apple/ml-4m"
 
     def ours(unused: str) -> tuple[int, int]:
@@ -263,7 +264,7 @@ def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, optio
         return len(kept), useful(batch)
 
     def peers() -> tuple[int, int]:
-        return len(samples), useful_of_peer(peer(given), modalities)
+        return len(samples), useful_of_peer(peer(peer_samples), modalities)
 
     engines: dict[str, Callable[[], tuple[int, int]]] = {
         base_name: peers,
@@ -271,7 +272,7 @@ def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, optio
         "ours, packed": lambda: ours("pack"),
     }
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
-    for _ in range(options.rounds + 1):  # the first is not counted
+    for _ in range(options.rounds + 1):  # the first round is a warm-up
         for name, engine in engines.items():
             began, num, num_tokens = time.process_time(), 0, 0
             while num < options.samples:
@@ -279,20 +280,20 @@ def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, optio
                 num, num_tokens = num + done, num_tokens + good
             seconds = time.process_time() - began
             rates[name].append((num / seconds, num_tokens / seconds))
-    best = {name: np.array(found[1:]).max(axis=0) for name, found in rates.items()}
+    best = {name: np.array(rate[1:]).max(axis=0) for name, rate in rates.items()}
     base = best[base_name]
     rows = []
-    for name, found in best.items():
-        samples_of, tokens_of = found / base
+    for name, rate in best.items():
+        samples_of, tokens_of = rate / base
         rows.append(
-            f"| {title}, {name} | {found[0]:,.0f} | {samples_of:.1f} | {found[1] / 1e3:,.0f} k | {tokens_of:.1f} |"
+            f"| {title}, {name} | {rate[0]:,.0f} | {samples_of:.1f} | {rate[1] / 1e3:,.0f} k | {tokens_of:.1f} |"
         )
     return rows + fill(title, maskings, source.contents(kept), tokens, len(modalities))
 
 
 def fill(title: str, maskings: dict[str, Masking], contents: Any, tokens: int, num: int) -> list[str]:
-    """Rows of the table of slots, marked by a leading space."""
-    found = {}
+    """Return the rows of the table of slots, which start with a space."""
+    by_rule = {}
     for unused, masking in maskings.items():
         lengths, shares = np.zeros(2), np.zeros((2, num))
         for turn in range(12):
@@ -301,12 +302,12 @@ def fill(title: str, maskings: dict[str, Masking], contents: Any, tokens: int, n
                 real = np.arange(tokens) < batch[f"{name}_length"][:, None]
                 lengths[side] += real.mean() / 12
                 shares[side] += np.bincount(batch[f"{name}_modality"][real], minlength=num)
-        found[unused] = lengths, shares / shares.sum(axis=1, keepdims=True)
-    gap = np.abs(found["pack"][1] - found["pad"][1]).max(axis=1)
+        by_rule[unused] = lengths, shares / shares.sum(axis=1, keepdims=True)
+    gap = np.abs(by_rule["pack"][1] - by_rule["pad"][1]).max(axis=1)
     return [
         f" | {title}, {'packed' if unused == 'pack' else 'padded'} | {100 * lengths[0]:.1f} | {100 * lengths[1]:.1f} | "
         + (f"{100 * gap[0]:.1f} | {100 * gap[1]:.1f} |" if unused == "pack" else "| |")
-        for unused, (lengths, _) in found.items()
+        for unused, (lengths, _) in by_rule.items()
     ]
 
 
@@ -316,7 +317,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=128, help="samples at once")
+    parser.add_argument("--batch", type=int, default=128, help="samples per batch")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     options.samples = options.batch if options.quick else 3 * options.batch
@@ -326,7 +327,7 @@ def main() -> None:
         options.folder = Path(folder)
         rows = [row for setting in SETTINGS for row in compare(*setting, options)]
     print(f"Batches of {options.batch}, best of {options.rounds} rounds, one core.\n")
-    print("| what | samples / CPU-s | times the samples | useful tokens / CPU-s | times the tokens |")
+    print("| contestant | samples / CPU-s | times the samples | useful tokens / CPU-s | times the tokens |")
     print("|---|---|---|---|---|")
     print("\n".join(row for row in rows if not row.startswith(" ")))
     print("\n### Slots that are filled\n")

@@ -1,21 +1,21 @@
-"""One training step of our 4M against the original's own model, apple/ml-4m, on the same tokens.
+"""Benchmark one training step of our 4M against the original's model, apple/ml-4m, on the same tokens.
 
     ML4M=FOLDER python benchmarks/fourm_step.py [--mixtures tiny,21] [--rounds 7] [--threads 1] [--quick]
 
-The original is no package: `ml4m.py` says how to get it. The model of fourm/tiny, 4 + 4 layers of width 192, on what
-its preset reads (tiny: 64 input and 64 target slots of an example) and on the published mixture of 21 modalities (256
-and 256), on one thread and on as many as there are cores, as torch does by itself. Each makes the step that its own
-training loop makes, in float32 and without the data: forward, backward, clip to norm 1, AdamW with a weight decay of
-0.05 for all but norms, zero_grad. Ours by `accumulate`, `clip_gradients` and the optimizer of the trainer; theirs by
-its create_optimizer and its scaler (off), and it reads the losses of all modalities after each forward pass; without
-DistributedDataParallel, which its script always has. Each contestant has a process of its own, and they take turns of
-three steps; what counts is the median CPU time of a step that follows another. Before timing, all get the same weights
-and must give the same loss and the same gradients.
+The original is not a package: see `ml4m.py` for its installation. The model is that of fourm/tiny, 4 + 4 layers of
+width 192. The data are those of its preset (tiny: 64 input and 64 target slots per example) and of the published
+mixture of 21 modalities (256 and 256). The benchmark uses one thread, and then the default of torch, one per core. Each
+contestant makes the step of its own training loop in float32, without data loading: forward, backward, clip to norm 1,
+AdamW with a weight decay of 0.05 for everything but norms, zero_grad. Ours uses `accumulate`, `clip_gradients` and the
+trainer's optimizer. Theirs uses its create_optimizer and its scaler (off), and reads the losses of all modalities after
+each forward pass. It runs without DistributedDataParallel, which its script always uses. Each contestant has a separate
+process, and they take turns of three steps. The result is the median CPU time of a step that follows another. Before
+timing, all contestants get the same weights and must have the same loss and the same gradients.
 
-ours and theirs compute the same examples, masked by the original's rule, which leaves slots empty. packed is how ours
-trains: as many rows, with empty slots filled by further draws. "theirs, tuned" is the original with what its users
-could have of ours without touching the model: fused AdamW, freed memory kept, and threads that soon sleep. A useful
-token is one in a slot that is not empty.
+"ours" and "theirs" compute the same examples, masked by the original's rule, which leaves slots empty. "packed" is how
+ours trains: the same number of rows, with empty slots filled by further draws. "theirs, tuned" is the original with
+those of our improvements that need no change of the model: fused AdamW, freed memory is kept, and idle threads sleep
+soon. A useful token is in a slot that is not empty.
 """
 
 import argparse
@@ -64,14 +64,14 @@ EXAMPLES = {"tiny": 32, "21": 16}
 
 
 def run_config(mixture: str) -> FourMRun:
-    """fourm/tiny with a vocabulary of small data; with 21 modalities, those and their budgets."""
+    """Return fourm/tiny with a small vocabulary; for mixture 21 with its modalities and budgets."""
     config = tiny()
     modalities = config.model.modalities
     masking = config.masking
     if mixture == "21":
         modalities = tuple(published(name) for name in MOD21)
-        law = PUBLISHED["mod21-all2allmix-rgb2all-capT5bias"]
-        masking = MaskingConfig(num_input_tokens=256, num_target_tokens=256, mixture=law)
+        published_mixture = PUBLISHED["mod21-all2allmix-rgb2all-capT5bias"]
+        masking = MaskingConfig(num_input_tokens=256, num_target_tokens=256, mixture=published_mixture)
     sized = tuple(
         modality.model_copy(update={"vocab_size": VOCAB_SIZE}) if modality.kind == "sequence" else modality
         for modality in modalities
@@ -81,7 +81,7 @@ def run_config(mixture: str) -> FourMRun:
 
 
 def make_batch(mixture: str, unused: str, num: int, seed: int) -> dict[str, np.ndarray]:
-    """Random contents of ordinary lengths, masked, as our data plane gives them."""
+    """Return a masked batch of random contents with ordinary lengths, in the form of our data pipeline."""
     config = run_config(mixture)
     modalities, names = config.model.modalities, [modality.name for modality in config.model.modalities]
     masking = config.masking.model_copy(update={"unused": unused})
@@ -91,7 +91,7 @@ def make_batch(mixture: str, unused: str, num: int, seed: int) -> dict[str, np.n
 
 
 def make_ours(mixture: str) -> tuple[FourM, Callable[[Batch], Tensor]]:
-    """Our model, always with the same weights, and its loss."""
+    """Return our model, always with the same weights, and its loss function."""
     config = run_config(mixture)
     torch.manual_seed(0)
     model, objective = build(config.model).train(), FourMObjective(config)
@@ -107,7 +107,7 @@ def make_ours(mixture: str) -> tuple[FourM, Callable[[Batch], Tensor]]:
 
 
 def make_theirs(mixture: str) -> tuple[nn.Module, Callable[[Any], tuple[Tensor, dict[str, Tensor]]]]:
-    """The original's model with the same weights, and its loss with those of its modalities."""
+    """Return the original's model with the same weights, and a function for its loss and the losses of modalities."""
     config = run_config(mixture)
     model = ml4m.make_model(config.model)
     model.load_state_dict(to_original(make_ours(mixture)[0]))
@@ -116,7 +116,7 @@ def make_theirs(mixture: str) -> tuple[nn.Module, Callable[[Any], tuple[Tensor, 
 
 
 def our_step(mixture: str, model: FourM) -> Callable[[Batch], None]:
-    """What the trainer does with a batch of one process."""
+    """Return the training step of our trainer for one process."""
     config = run_config(mixture)
     objective, optimizer = FourMObjective(config), build_optimizer(model, config.optimizer)
     precision = resolve_precision(PrecisionConfig(compute="float32"), torch.device("cpu"))
@@ -135,7 +135,7 @@ def our_step(mixture: str, model: FourM) -> Callable[[Batch], None]:
 def their_step(
     mixture: str, model: nn.Module, loss_of: Callable[[Any], tuple[Tensor, dict[str, Tensor]]], *, is_tuned: bool
 ) -> Callable[[Any], None]:
-    """What the original's loop does with a batch of one process."""
+    """Return the training step of the original's loop for one process."""
     settings = run_config(mixture).optimizer
     optimizer = ml4m.make_optimizer(model, settings)
     if is_tuned:
@@ -146,8 +146,8 @@ def their_step(
         for group in optimizer.param_groups:
             group["lr"] = _RATE * group["lr_scale"]
         loss, losses = loss_of(views)
-        for one in (loss, *losses.values()):
-            one.item()
+        for value in (loss, *losses.values()):
+            value.item()
         scaler(loss, optimizer, clip_grad=settings.max_grad_norm, parameters=model.parameters())
         optimizer.zero_grad()
 
@@ -155,7 +155,7 @@ def their_step(
 
 
 def timed(step: Callable[[Any], None]) -> Callable[[Any], float]:
-    """CPU seconds that it takes."""
+    """Return a function that makes a step and returns its CPU seconds."""
 
     def timed_step(batch: Any) -> float:
         start = time.process_time()
@@ -166,7 +166,7 @@ def timed(step: Callable[[Any], None]) -> Callable[[Any], float]:
 
 
 def contend(name: str, mixture: str, batch_size: int, threads: int, folder: Path) -> None:
-    """A contestant: writes its gradients, says its loss, then makes a step for every line that it reads."""
+    """Run a contestant: write its gradients, print its loss, then make a step for every line of its input."""
     torch.set_num_threads(threads)
     is_theirs, unused = name not in (OURS, PACKED), "pack" if name == PACKED else "pad"
     host = [make_batch(mixture, unused, batch_size, seed) for seed in range(NUM_BATCHES)]
@@ -194,7 +194,7 @@ def contend(name: str, mixture: str, batch_size: int, threads: int, folder: Path
 
 
 def _gradients(model: nn.Module, mixture: str) -> dict[str, Tensor]:
-    """By the original's names."""
+    """Return the gradients by the original's names."""
     grads = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in model.named_parameters()}
     if not isinstance(model, FourM):
         return grads
@@ -205,19 +205,21 @@ def _gradients(model: nn.Module, mixture: str) -> dict[str, Tensor]:
 
 
 def refuse_different_maths(losses: dict[str, float], folder: Path) -> None:
-    """Every gradient of the same loss must be the same, up to rounding."""
+    """Exit with a message if losses or gradients of the contestants differ by more than rounding."""
     if max(losses.values()) - min(losses.values()) > 1e-5:
-        raise SystemExit(f"not the same maths: losses {losses}")
+        raise SystemExit(f"the contestants compute different losses: {losses}")
     ours = torch.load(folder / f"{OURS}.pt", weights_only=True)
     for name in set(losses) - {OURS}:
         for key, theirs in torch.load(folder / f"{name}.pt", weights_only=True).items():
             error = float((ours[key] - theirs).norm() / theirs.norm().clamp(min=1e-9))
             if error > 1e-3:
-                raise SystemExit(f"not the same maths: the gradient of {key} is off by {error:.1e} of its norm")
+                raise SystemExit(
+                    f"the contestants compute different gradients of {key}: they differ by {error:.1e} of its norm"
+                )
 
 
 def main() -> None:
-    """Print a table with a row per comparison."""
+    """Print a table with a row for each contestant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mixtures", default=",".join(EXAMPLES))
     add_options(parser, batch_size=0, threads=0)
@@ -226,7 +228,7 @@ def main() -> None:
         contend(options.contestant, options.mixtures, options.batch_size, options.threads, options.folder)
         return
     ml4m.sources()
-    names, given_size = [OURS, PACKED, THEIRS, THEIRS_TUNED], options.batch_size
+    names, chosen_size = [OURS, PACKED, THEIRS, THEIRS_TUNED], options.batch_size
     columns = (
         "mixture",
         "threads",
@@ -239,18 +241,18 @@ def main() -> None:
     print(f"| {' | '.join(columns)} | times their tokens |\n|{'---|' * (len(columns) + 1)}")
     for mixture, threads in itertools.product(options.mixtures.split(","), thread_counts(options)):
         options.threads = threads
-        options.batch_size = given_size or EXAMPLES[mixture]
+        options.batch_size = chosen_size or EXAMPLES[mixture]
         config = run_config(mixture)
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
 
-            def check(said: dict[str, Any], folder: Path = folder) -> None:
-                losses = {name: first["loss"] for name, first in said.items() if name != PACKED}
+            def check(first_outputs: dict[str, Any], folder: Path = folder) -> None:
+                losses = {name: first["loss"] for name, first in first_outputs.items() if name != PACKED}
                 refuse_different_maths(losses, folder)
 
-            said, speeds = measure(__file__, names, ["--mixtures", mixture], options, folder, check)
+            first_outputs, speeds = measure(__file__, names, ["--mixtures", mixture], options, folder, check)
         slots = NUM_BATCHES * options.batch_size * config.example_tokens
-        filled = {name: sum(said[name]["useful"]) / slots for name in names}
+        filled = {name: sum(first_outputs[name]["useful"]) / slots for name in names}
         rates = {name: speeds[name] / filled[name] / config.example_tokens for name in names}
         for name in names:
             row = [mixture, str(threads), name, f"{filled[name]:.0%}", f"{rates[name]:,.1f}"]

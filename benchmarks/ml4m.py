@@ -1,9 +1,9 @@
-"""The original of 4M, apple/ml-4m, as far as benchmarks need it: its model, its step and its masking.
+"""Access to the original of 4M, apple/ml-4m, for benchmarks: its model, its training step and its masking.
 
     git clone https://github.com/apple/ml-4m ml-4m && pip install einops && export ML4M=ml-4m
 
-Its package imports what training on images needs (OpenCV, albumentations, diffusers, timm); only the files below are
-run, and what they take of the others is four short functions, which are given to them here.
+The complete package needs OpenCV, albumentations, diffusers and timm. This module runs only the files that it loads.
+They need four short functions of other files, which this module replaces.
 """
 
 import hashlib
@@ -30,51 +30,51 @@ from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VARIABLE = "ML4M"
 Views = dict[str, dict[str, Tensor]]
-"""What the original reads: by modality tensor, input_mask, target_mask and decoder_attention_mask."""
+"""Batch of the original: tensor, input_mask, target_mask and decoder_attention_mask by modality."""
 _TYPES = {"pixels": "img", "image": "img", "sequence": "seq", "vectors": "seq_emb"}
 
 
 def find_sources() -> Path | None:
-    """The folder that the environment names; None where it names none."""
-    given = os.environ.get(VARIABLE)
-    if given is None:
+    """Return the folder in the environment variable ML4M, or None if it is not set."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
         return None
-    if not (Path(given) / "fourm" / "models" / "fm.py").is_file():
-        raise SystemExit(f"{VARIABLE}={given} has no fourm/models/fm.py: give the folder of apple/ml-4m")
-    return Path(given).resolve()
+    if not (Path(folder) / "fourm" / "models" / "fm.py").is_file():
+        raise SystemExit(f"{VARIABLE}={folder} has no fourm/models/fm.py: use the folder of apple/ml-4m")
+    return Path(folder).resolve()
 
 
 def sources() -> Path:
-    """The same; ends the program where there are none."""
-    found = find_sources()
-    if found is None:
+    """Return the folder of the original; exit with a message if ML4M is not set."""
+    folder = find_sources()
+    if folder is None:
         raise SystemExit(
             f"the original is missing: git clone https://github.com/apple/ml-4m, pip install einops, {VARIABLE}=ml-4m"
         )
-    return found
+    return folder
 
 
 def load(name: str) -> Any:
-    """A module of the original, such as models.fm."""
+    """Return a module of the original, such as models.fm."""
     root = sources() / "fourm"
     if "fourm" not in sys.modules:
-        _offer("fourm", [root])
-        _offer("fourm.models", [root / "models"])
-        _offer("fourm.data", [root / "data"])
-        _offer("fourm.data.modality_info", MODALITY_INFO={})
-        _offer("fourm.data.modality_transforms", get_transform_key=lambda name: name.split("@")[0])
-        _offer(
+        _register("fourm", [root])
+        _register("fourm.models", [root / "models"])
+        _register("fourm.data", [root / "data"])
+        _register("fourm.data.modality_info", MODALITY_INFO={})
+        _register("fourm.data.modality_transforms", get_transform_key=lambda name: name.split("@")[0])
+        _register(
             "fourm.utils",
             [root / "utils"],
             to_2tuple=lambda value: value if isinstance(value, tuple) else (value, value),
             generate_uint15_hash=lambda text: int(hashlib.sha256(text.encode()).hexdigest(), 16) % (1 << 15),
         )
-        _offer("fourm.utils.timm", [root / "utils" / "timm"])
-        _offer("fourm.utils.tokenizer", get_sentinel_to_id_mapping=_sentinels)
+        _register("fourm.utils.timm", [root / "utils" / "timm"])
+        _register("fourm.utils.tokenizer", get_sentinel_to_id_mapping=_sentinels)
     return importlib.import_module(f"fourm.{name}")
 
 
-def _offer(name: str, folders: Sequence[Path] = (), **content: Any) -> None:
+def _register(name: str, folders: Sequence[Path] = (), **content: Any) -> None:
     module = ModuleType(name)
     module.__path__ = [str(folder) for folder in folders]
     module.__dict__.update(content)
@@ -87,12 +87,13 @@ def _sentinels(tokenizer: Any) -> dict[int, int]:
 
 
 def make_model(config: FourMModelConfig) -> nn.Module:
-    """Its model of that architecture, freshly initialised; weights come by the names of `to_original`."""
+    """Return the original's model with this architecture and new weights. The names of its weights are those of
+    `to_original`."""
     fm, plain = load("models.fm"), load("models.fm_utils")
-    # It samples from a view of a dictionary, which Python refuses from 3.11 on.
+    # The original samples from a dictionary view, which Python refuses since 3.11.
     fm.random = SimpleNamespace(sample=lambda items, num: random.sample(list(items), num))
     info = {m.name: {"id": m.id, "type": _TYPES[m.kind], "max_tokens": m.max_tokens} for m in config.modalities}
-    found: nn.Module = fm.FourM(
+    model: nn.Module = fm.FourM(
         {m.name: _encoder_embedding(m, config) for m in config.modalities if m.is_input},
         {m.name: _decoder_embedding(m, config) for m in config.modalities if m.is_target},
         info,
@@ -108,11 +109,11 @@ def make_model(config: FourMModelConfig) -> nn.Module:
         qk_norm=config.query_key_norm,
         norm_layer=partial(plain.LayerNorm, eps=config.layer_norm_epsilon, bias=config.biases),
     )
-    return found
+    return model
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerConfig) -> torch.optim.Optimizer:
-    """What its script trains with."""
+    """Return the optimizer of the original's training script."""
     arguments = SimpleNamespace(
         opt="adamw",
         lr=settings.peak_lr,
@@ -120,90 +121,90 @@ def make_optimizer(model: nn.Module, settings: OptimizerConfig) -> torch.optim.O
         opt_eps=settings.epsilon,
         opt_betas=[settings.beta1, settings.beta2],
     )
-    with redirect_stdout(sys.stderr):  # it prints all groups
-        found: torch.optim.Optimizer = load("utils.optim_factory").create_optimizer(arguments, model)
-    return found
+    with redirect_stdout(sys.stderr):  # it prints all parameter groups
+        optimizer: torch.optim.Optimizer = load("utils.optim_factory").create_optimizer(arguments, model)
+    return optimizer
 
 
 def make_scaler() -> Any:
-    """What its script calls for backward pass, clipping and update; without a scale, as for float32."""
+    """Return the original's helper for backward pass, clipping and update; without loss scaling, as for float32."""
     return load("utils.native_scaler").NativeScalerWithGradNormCount(enabled=False)
 
 
 def _encoder_embedding(modality: Modality, config: FourMModelConfig) -> nn.Module:
-    its = load("models.encoder_embeddings")
+    embeddings = load("models.encoder_embeddings")
     match modality.kind:
         case "pixels":
-            given = {"num_channels": modality.num_channels}
-            return _image(its.ImageEncoderEmbedding, modality, **given)
+            options = {"num_channels": modality.num_channels}
+            return _image(embeddings.ImageEncoderEmbedding, modality, **options)
         case "image":
-            return _image(its.ImageTokenEncoderEmbedding, modality, vocab_size=modality.vocab_size)
+            return _image(embeddings.ImageTokenEncoderEmbedding, modality, vocab_size=modality.vocab_size)
         case "sequence":
-            found: nn.Module = its.SequenceEncoderEmbedding(modality.vocab_size, modality.max_length)
+            embedding: nn.Module = embeddings.SequenceEncoderEmbedding(modality.vocab_size, modality.max_length)
         case "vectors":
-            found = its.SequenceEmbEncoderEmbedding(
+            embedding = embeddings.SequenceEmbEncoderEmbedding(
                 max_length=modality.max_length, orig_emb_dim=modality.vector_width, use_bottleneck=False
             )
-    return found
+    return embedding
 
 
 def _decoder_embedding(modality: Modality, config: FourMModelConfig) -> nn.Module:
-    its = load("models.decoder_embeddings")
-    given = {"vocab_size": modality.vocab_size, "share_embedding": config.tied_logits}
+    embeddings = load("models.decoder_embeddings")
+    options = {"vocab_size": modality.vocab_size, "share_embedding": config.tied_logits}
     if modality.kind == "image":
-        return _image(its.ImageTokenDecoderEmbedding, modality, **given)
-    found: nn.Module = its.SequenceDecoderEmbedding(max_length=modality.max_length, **given)
-    return found
+        return _image(embeddings.ImageTokenDecoderEmbedding, modality, **options)
+    embedding: nn.Module = embeddings.SequenceDecoderEmbedding(max_length=modality.max_length, **options)
+    return embedding
 
 
-def _image(kind: Any, modality: Modality, **given: Any) -> nn.Module:
-    found: nn.Module = kind(
+def _image(embedding_class: Any, modality: Modality, **options: Any) -> nn.Module:
+    embedding: nn.Module = embedding_class(
         patch_size=modality.patch_size,
         image_size=modality.image_size,
         sincos_pos_emb=not modality.has_learned_positions,
-        **given,
+        **options,
     )
-    return found
+    return embedding
 
 
 def to_views(batch: Mapping[str, np.ndarray], modalities: Sequence[Modality]) -> Views:
-    """What it reads in the place of a batch of ours whose rows hold one example each."""
-    found: Views = {}
+    """Convert a batch of ours to the original's form. Rows must have one example each."""
+    views: Views = {}
     for number, modality in enumerate(modalities):
         rows = [_view(batch, row, number, modality) for row in range(len(batch["encoder_length"]))]
-        found[modality.name] = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    return found
+        views[modality.name] = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    return views
 
 
 def _view(batch: Mapping[str, np.ndarray], row: int, number: int, modality: Modality) -> dict[str, Tensor]:
     sides = []
     for side, names in (("encoder", ("position", "ids")), ("decoder", ("position", "ids", "target"))):
-        own = np.flatnonzero(batch[f"{side}_modality"][row, : batch[f"{side}_length"][row]] == number)
-        sides.append([torch.from_numpy(batch[f"{side}_{name}"][row, own]).long() for name in names])
-    (given_places, given_ids), (asked_places, previous, asked) = sides
+        slots = np.flatnonzero(batch[f"{side}_modality"][row, : batch[f"{side}_length"][row]] == number)
+        sides.append([torch.from_numpy(batch[f"{side}_{name}"][row, slots]).long() for name in names])
+    (input_places, input_ids), (target_places, previous, target_ids) = sides
     is_image = modality.kind in ("pixels", "image")
     size = modality.max_tokens if is_image else 2 * (modality.max_tokens + 1)
     input_mask, target_mask = torch.ones(size, dtype=torch.bool), torch.ones(size, dtype=torch.bool)
     attention = torch.zeros(size, dtype=torch.int)
     if is_image:
         values = torch.zeros(size, dtype=torch.long)
-        values[given_places], values[asked_places] = given_ids, asked
-        input_mask[given_places], target_mask[asked_places] = False, False
-        attention[asked_places[:1]] = len(asked)
+        values[input_places], values[target_places] = input_ids, target_ids
+        input_mask[input_places], target_mask[target_places] = False, False
+        attention[target_places[:1]] = len(target_ids)
         if modality.kind == "pixels":
             values = _standardized(batch[f"pixels/{modality.name}"][row])
     else:
-        input_mask[: len(given_ids)] = False
+        input_mask[: len(input_ids)] = False
         if modality.kind == "vectors":
             vectors = torch.from_numpy(batch[f"vectors/{modality.name}"][row])
             values = vectors.new_zeros(size, vectors.shape[1])
-            values[: len(given_ids)] = vectors[given_ids] * (given_ids >= 0)[:, None]
+            values[: len(input_ids)] = vectors[input_ids] * (input_ids >= 0)[:, None]
         else:
             values = torch.zeros(size, dtype=torch.long)
-            values[: len(given_ids)] = given_ids
-            if len(asked):
-                places = slice(modality.max_tokens, modality.max_tokens + len(asked) + 1)
-                values[places] = torch.cat((previous, asked[-1:]))
+            values[: len(input_ids)] = input_ids
+            if len(target_ids):
+                places = slice(modality.max_tokens, modality.max_tokens + len(target_ids) + 1)
+                values[places] = torch.cat((previous, target_ids[-1:]))
                 target_mask[places], attention[places] = False, 1
     return {"tensor": values, "input_mask": input_mask, "target_mask": target_mask, "decoder_attention_mask": attention}
 
@@ -214,7 +215,7 @@ def _standardized(pixels: np.ndarray) -> Tensor:
 
 
 def make_masking(modalities: Sequence[Modality], bound: Bound, num_tokens: int, tokenizer: Any) -> Any:
-    """Its masking of one sample, with `num_tokens` for inputs and for targets."""
+    """Return the original's masking of one sample, with budgets of `num_tokens` for inputs and for targets."""
     info = {
         modality.name: {
             "type": _TYPES[modality.kind],
