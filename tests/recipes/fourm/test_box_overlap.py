@@ -1,4 +1,4 @@
-"""Boxes agree as far as they lie on each other and are of the same class."""
+"""The overlap of boxes counts boxes of the same class only, unless classes are ignored."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Budgets follow the law of the original, drawn in another way."""
+"""Budgets follow the original's distribution, though they are drawn in another way."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def keys(num, seed=0):
 
 
 def torch_budgets(alphas, num_tokens, num):
-    """(num, D) as 4M draws them, with torch's Dirichlet, whose largest share is below 1."""
+    """Return budgets (num, D) drawn as in 4M, with torch's Dirichlet, whose largest share is below 1."""
     torch.manual_seed(0)
     law = torch.distributions.Dirichlet(torch.tensor(alphas).clamp(min=1e-9))
     found = (law.sample((num,)) * num_tokens).floor().long()
@@ -29,7 +29,8 @@ def torch_budgets(alphas, num_tokens, num):
 
 
 def original_budgets(generator, alphas, num_tokens, num):
-    """One by one, as described: shares rounded down, then each missing token to the largest of a further draw."""
+    """Return budgets by the published description: round shares down, then give each missing token to the largest of a
+    further draw."""
     found = np.zeros((num, len(alphas)), np.int64)
     for row in found:
         row[:] = np.floor(generator.dirichlet(alphas) * num_tokens)

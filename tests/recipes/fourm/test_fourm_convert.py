@@ -1,4 +1,4 @@
-"""Published weights: names and shapes, both ways, as files; the encoder alone for images (facts 15, 16, 18, 40)."""
+"""Published weights: names and shapes, import and export of files, and the encoder alone (facts 15, 16, 18, 40)."""
 
 import argparse
 import json
@@ -180,7 +180,7 @@ def test_published_configs_are_written_as_they_are():
 
 
 def whole_image_batch(num_rows):
-    """All patches of each image, and nothing else."""
+    """Return a batch whose inputs are all patches of each image and nothing else."""
     batch = random_batch((RGB, DEPTH), num_rows=num_rows, num_inputs=RGB.max_tokens, num_segments=1)
     num = RGB.max_tokens
     batch["encoder_length"][:] = num
@@ -223,7 +223,7 @@ def test_patches_have_their_channels_together():
 
 @pytest.mark.parametrize("num", [1, 60])
 def test_modalities_that_are_not_published_come_back_without_a_config(tmp_path, num):
-    """Also where their description is longer than what is parsed of a header."""
+    """This also works if their description is longer than the limit of parsed header values."""
     own = [DEPTH.model_copy(update={"name": f"depth_{number}@32", "folder": "depth"}) for number in range(num)]
     model = make_model((CAPTION, RGB, *own), intermediate_size=42)
     write_original(tmp_path / "model.safetensors", model)
@@ -240,7 +240,7 @@ def test_files_that_the_original_can_load_say_nothing_that_it_does_not_know(tmp_
 
 
 def test_a_file_that_does_not_say_what_a_modality_is_takes_the_config_of_its_run(tmp_path):
-    """As files of earlier versions."""
+    """Files of earlier versions have no description of their modalities."""
     own = DEPTH.model_copy(update={"name": "far@32"})
     model = make_model((CAPTION, own), intermediate_size=42)
     header = {name: str(value) for name, value in config_of(model.config).items() if name != "modalities"}

@@ -1,4 +1,4 @@
-"""Data that a run of 4M cannot use are found before compute: by `data check --deep`, and by training itself."""
+"""`data check --deep` and training report data that a run of 4M cannot use before any compute."""
 
 import io
 import json
@@ -48,7 +48,7 @@ def config_with(data, *settings):
 
 
 def replace(path, content):
-    """Write a file in place of one of the same sample."""
+    """Replace a file of a sample by one with this content."""
     for old in path.parent.glob(f"{path.stem}.*"):
         old.unlink()
     path.write_bytes(content)
@@ -93,7 +93,7 @@ def test_a_deep_check_reads_every_file_and_names_what_cannot_be_used(data, tmp_p
 
 
 def test_a_deep_check_finds_what_only_some_random_parts_of_training_would_meet(data, tmp_path):
-    """A class in one corner; a box without a class that lies outside of the centre square."""
+    """The problems are a class in one corner, and a box without a class outside of the centre square."""
     folder = tmp_path / "train"
     classes = np.zeros((40, 60), np.uint16)
     classes[0, 0] = 300
@@ -133,7 +133,7 @@ def test_a_modality_of_a_set_that_does_not_open_is_not_called_absent(data, tmp_p
 
 
 def test_a_deep_check_reads_held_out_data_and_all_stored_parts(tmp_path):
-    """The tokens of the second part, which evaluation never takes, leave the vocabulary."""
+    """The tokens of the second part, which evaluation never uses, are outside of the vocabulary."""
     root = write_folders(tmp_path / "set", 3)
     for number in range(3):
         for folder, values in (
@@ -200,7 +200,7 @@ def test_the_folder_of_a_modality_can_be_named(data, tmp_path):
 def test_runs_of_earlier_versions_go_on_and_trained_models_take_fewer_modalities(data, tmp_path, monkeypatch):
     without_seg(tmp_path / "train")
     with monkeypatch.context() as patch:
-        patch.setattr(FourM, "check_new_run", lambda *_: None)  # as before there was such a check
+        patch.setattr(FourM, "check_new_run", lambda *_: None)  # as in a version without this check
         pretrainkit.train(config_with(data), tmp_path / "run")
     assert pretrainkit.resume(tmp_path / "run", ["num_steps=2"])
     assert pretrainkit.check_data(config_with(data, f"init_from={tmp_path / 'run'}")).figures

@@ -1,4 +1,4 @@
-"""The compiled helper keeps what NumPy keeps."""
+"""The compiled module keeps the same tokens as NumPy."""
 
 import numpy as np
 import pytest

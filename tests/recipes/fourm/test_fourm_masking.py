@@ -1,4 +1,4 @@
-"""What a batch of masked samples must be, whatever was drawn."""
+"""Laws of masked batches that hold for all draws."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,8 @@ def test_tokens_of_a_modality_of_a_segment_lie_together_and_those_of_images_read
 
 
 def test_sequences_are_told_apart_by_the_token_before():
-    """Without cuts, inputs and targets of one segment hold the whole sequence, positions count what is visible."""
+    """Without limits, inputs and targets of a segment contain the complete sequence, and positions count visible
+    tokens."""
     mixture = [Component(inputs={"caption": 1.0}, targets={"caption": 1.0})]
     drawn = masking(("caption",), mixture, 128)
     lengths = np.array([12, 30, 5])
@@ -119,8 +120,8 @@ def test_packing_fills_the_slots_and_keeps_the_shares(names, mixture, tokens, le
 
 
 def test_padding_fills_as_much_as_the_original():
-    """Which fills 162 and 187 of 256 slots with 21 modalities, 118 and 110 of 128 with 7; 11 target tokens of the 21 it
-    loses to an input that can be no target."""
+    """The original fills 162 and 187 of 256 slots with 21 modalities, 118 and 110 of 128 with 7. With 21 modalities it
+    loses 11 target tokens to an input that cannot be a target."""
     _, _, batch = draw(MOD21, MIX21, 256, num=768, unused="pad")
     assert batch["encoder_length"].mean() == pytest.approx(162, abs=8)
     assert batch["decoder_length"].mean() == pytest.approx(187 + 11, abs=8)

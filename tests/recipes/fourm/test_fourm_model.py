@@ -1,4 +1,4 @@
-"""The model: equal to the specification told plainly, whatever the layout; sizes, initial weights, attention rules."""
+"""Model: equal to a plain implementation in all layouts; sizes, initial weights, attention rules."""
 
 import math
 
@@ -40,7 +40,7 @@ def as_doubles(batch):
 
 
 def dense(batch, modalities):
-    """What the original reads in the place of a batch of rows of one example."""
+    """Return the original's form of a batch whose rows have one example each."""
     found = {}
     for number, modality in enumerate(modalities):
         rows = []
@@ -241,7 +241,10 @@ def test_the_order_of_modalities_matters_only_where_targets_see_each_other(separ
 
 
 def visible(blocks, **changes):
-    """Of one example with so many targets of each modality."""
+    """Return the visible pairs of one example: 1 where a target token (row) sees another (column).
+
+    `blocks`: modality and number of tokens, in order.
+    """
     config = small((CAPTION, DEPTH), **changes)
     modality = torch.tensor([[number for number, count in blocks for _ in range(count)]])
     ones = torch.ones_like(modality)

@@ -1,4 +1,4 @@
-"""Losses: what counts how much, in microbatches and over ranks (facts 13, 14)."""
+"""Losses and their weights, in microbatches and over ranks (facts 13, 14)."""
 
 import numpy as np
 import pytest

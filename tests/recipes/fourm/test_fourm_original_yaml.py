@@ -1,4 +1,4 @@
-"""YAML files as the original has them: what becomes of them, and what is refused."""
+"""Import of the original's YAML files, and the settings that are refused."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ ALPHAS = "".join(
 
 @pytest.fixture
 def main(tmp_path: Path) -> Path:
-    """A main config with what it names in the folder above."""
+    """Return a main config; the files that it names are in the parent folder."""
     (tmp_path / "cfgs").mkdir()
     (tmp_path / "cfgs" / "data.yaml").write_text(DATA, "utf-8")
     (tmp_path / "cfgs" / "alphas.yaml").write_text(ALPHAS, "utf-8")

@@ -1,4 +1,4 @@
-"""Exports of small models on the modalities of 4M-7 and 4M-21, with a file of each kind that those are read from."""
+"""Exports of small models with the modalities of 4M-7 and 4M-21, on data with every kind of file."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,8 @@ SHORT = ("num_steps=1", "checkpoint.every_steps=1", "evaluate.every_steps=null",
 
 
 def write_parts(folder: Path, num: int) -> Path:
-    """What other tools made of the pictures of `write_set`: tokens, embeddings, and the JSON files of 4M-21."""
+    """Write files that other tools would create from the images of `write_set`: tokens, embeddings and JSON of
+    4M-21."""
     rng = np.random.default_rng(0)
     write_set(folder, num, 0)
     for index in range(num):

@@ -1,4 +1,4 @@
-"""Boxes, palettes and the like as words."""
+"""Conversion of boxes, palettes, metadata, poses and outlines to words."""
 
 import numpy as np
 import pytest
@@ -134,7 +134,7 @@ def test_a_point_is_inside_by_the_sides_to_its_right():
 
 
 def touching_boxes(num):
-    """A part of an image and a box beside it that shares an edge with it."""
+    """Yield parts of images with adjacent boxes that only share an edge with them."""
     drawn = np.random.default_rng(0)
     for _ in range(num):
         height, width = drawn.integers(40, 700, 2).tolist()

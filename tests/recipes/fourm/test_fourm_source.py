@@ -1,4 +1,4 @@
-"""From aligned files to batches: what belongs together stays together, wherever it lies."""
+"""Batches from aligned files: modalities of a sample stay together in all forms of storage."""
 
 import gzip
 import json
@@ -123,7 +123,7 @@ def test_training_sees_parts_and_mirrors_and_evaluation_the_middle(folders, toke
 
 
 def test_evaluation_resizes_the_whole_photograph_as_pillow(tokenizer, tmp_path):
-    """Training may decode a JPEG at a part of its size."""
+    """Training may decode a JPEG at a reduced size."""
     small = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
     write_folders(tmp_path, 1)
     (file,) = (tmp_path / "rgb" / "0000").iterdir()
@@ -137,7 +137,7 @@ def test_evaluation_resizes_the_whole_photograph_as_pillow(tokenizer, tmp_path):
 
 
 def tokens_set(root, settings=True):
-    """Stored parts: a token is 100 x part + sample; captions are the part's own."""
+    """Write samples with stored parts. A token is 100 x part + sample, and each part has its own caption."""
     write_folders(root, 4, ("rgb", "det"))
     for number in range(4):
         for folder, values in (

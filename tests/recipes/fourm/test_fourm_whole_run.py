@@ -1,4 +1,4 @@
-"""Whole runs on a generated set: training, exact resume, published files and back, two processes as one."""
+"""Complete runs on generated data: training, exact resume, published files in both directions, two processes."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that was never interrupted."""
+    """Return the folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("fourm")
     data = [
         f"data.train={write_set(folder / 'train', 8, 0)}",

@@ -1,4 +1,4 @@
-"""One token from logits: filters and frequencies against brute force."""
+"""Draws of a token from logits: filters and frequencies against brute force."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from pretrainkit.recipes.fourm.generation.sampler import draw, filtered, middle
 
 
 def by_hand(logits: np.ndarray, top_k: float, top_p: float) -> set[int]:
-    """Ids that may be drawn."""
+    """Return the ids that may be drawn."""
     order = sorted(range(len(logits)), key=lambda one: (-logits[one], one))
     if top_k:
         order = order[: max(1, int(top_k) if top_k >= 1 else round(top_k * len(logits)))]

@@ -1,4 +1,4 @@
-"""From files, texts and samples to pictures, JSON and a sheet; several models; what is refused beforehand."""
+"""Generation from files, texts and samples; its images, JSON and sheet; several models; invalid options."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ SETTINGS = (
 
 
 class Setup:
-    """A small model with its data."""
+    """Small model with its data."""
 
     def __init__(self, folder: Path) -> None:
         data = [f"data.train={write_set(folder / 'train', 6, 0)}", f"data.valid={write_set(folder / 'valid', 4, 1)}"]
@@ -294,7 +294,7 @@ def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -
             return np.repeat(ids.reshape(-1, 1, 8, 8), 3, axis=1).astype(np.uint8)
 
     class Edges(Depth):
-        """Grey, as bytes of one channel."""
+        """Decoder of grey images, uint8 with one channel."""
 
         def decode(self, ids: np.ndarray) -> np.ndarray:
             return ids.reshape(-1, 8, 8).astype(np.uint8)
@@ -345,7 +345,7 @@ def test_figures_of_each_data_set_are_told_apart(setup: Setup) -> None:
 
 
 def test_figures_say_over_how_many_examples_they_are(setup: Setup) -> None:
-    """The second data set, whose samples have the names of the first, has no depth."""
+    """The second data set has no depth; its samples have the same names as those of the first."""
     (one,) = setup.config.data.valid
     names = ("rgb@64", "caption")
     valid = (one.model_copy(update={"name": "here"}), one.model_copy(update={"name": "there", "modalities": names}))

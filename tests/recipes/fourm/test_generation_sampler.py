@@ -1,4 +1,4 @@
-"""Chains of targets: equal to slow ways of doing the same, whatever the batch; guidance; the encoder's work."""
+"""Chains of targets: equal to slow implementations for all batches; guidance; passes of the encoder."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ EXAMPLES = [7, 8, 9]
 
 
 class Vocabulary:
-    """What the sampler asks of one."""
+    """Vocabulary with the attributes that the sampler reads."""
 
     eos, sentinels = EOS, SENTINELS
 
@@ -70,7 +70,7 @@ def image(modality: object = DEPTH, **settings: object) -> TargetConfig:
 
 
 def logits_of(model: FourM, known: Known, row: int, places: Sequence[int], hidden: Sequence[str] = ()) -> torch.Tensor:
-    """Of places of `DEPTH`, by a batch of one row as training makes it."""
+    """Return logits at patches of `DEPTH`, from a batch with one row in the form of training."""
     number = MODALITIES.index(DEPTH)
     batch = encoder_rows(known, [row], [frozenset(hidden)], MODALITIES, SENTINELS[1])
     num = len(places)
@@ -99,7 +99,7 @@ def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> No
     model, num = make_model(**changes), 4
     known = given()
     known.contents[VECTORS.name][1] = None
-    known.contents[RGB.name][1] = None  # an example of which nothing is known
+    known.contents[RGB.name][1] = None  # an example without known contents
     sampler = sampler_of(model)
     guidance = guided(TargetConfig(modality=CAPTION.name), [])
     text = np.random.default_rng(1).integers(0, 40, (3, num))
@@ -108,7 +108,7 @@ def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> No
         steps = [fast.step(torch.from_numpy(text[:, place])) for place in range(num)]
     for row in range(3):
         batch = encoder_rows(known, [row], [frozenset()], MODALITIES, SENTINELS[1])
-        for length in range(1, num + 1):  # anew for each token, as without keys and values that are kept
+        for length in range(1, num + 1):  # computed again for each token, without a cache of keys and values
             own = {name: np.zeros((1, length), np.int32) for name in ("position", "target")}
             batch |= {f"decoder_{name}": values for name, values in own.items()}
             batch["decoder_position"] = np.arange(length, dtype=np.int32)[None]
@@ -161,7 +161,7 @@ def test_no_place_is_filled_twice_and_none_is_left(model: FourM, scheme: str) ->
     found = np.stack(run(model, image(scheme=scheme, num_steps=3), known=known).contents[DEPTH.name])
     assert (found >= 0).all()
     assert (found[before] == 23).all()
-    assert (np.stack(known.contents[DEPTH.name]) >= 0).sum() == before.sum()  # what was given is not changed
+    assert (np.stack(known.contents[DEPTH.name]) >= 0).sum() == before.sum()  # the inputs are not changed
 
 
 def test_results_depend_on_seed_and_example_but_not_on_the_batch(model: FourM) -> None:

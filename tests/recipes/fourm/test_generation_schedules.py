@@ -1,4 +1,4 @@
-"""Tokens and temperatures of steps: the published numbers, and what must hold for any."""
+"""Tokens and temperatures of steps: published numbers, and laws for all schedules."""
 
 import numpy as np
 import pytest

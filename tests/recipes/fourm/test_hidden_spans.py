@@ -1,4 +1,4 @@
-"""Spans hidden behind sentinels: nothing is lost, budgets hold, and a batch gives each sequence what it gets alone."""
+"""Span masking: no token is lost, budgets hold, and a batch gives the same results as each sequence alone."""
 
 import numpy as np
 import pytest
@@ -119,7 +119,7 @@ def test_a_sequence_gets_the_same_alone_and_among_others():
 
 @pytest.mark.parametrize("budget", [3, 20, 80])
 def test_attempts_that_are_skipped_change_nothing_that_can_be_seen(budget):
-    """The number of kept tokens is distributed as where every attempt is made."""
+    """The number of kept tokens has the same distribution as without skipped attempts."""
     num, length = 600, 60
     _, hidden = hide([length] * num, 0.95, budget, 1000)
     kept = np.array([(part >= 0).sum() for part in parts(hidden.input_from_I, hidden.input_length_R)])

@@ -1,4 +1,4 @@
-"""Facts about the published modalities, and modalities of users."""
+"""Facts about the published modalities, and users' own modalities."""
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -82,7 +82,9 @@ def test_a_user_declares_a_modality_and_its_reader_in_a_file_of_their_own(tmp_pa
     assert [modality.name for modality in found] == ["rgb@64", "speed"]
     assert found[0].max_tokens == 16
     assert reader_of(found[1]).read(b"12", None) == ["v0=12"]
-    assert MODALITIES.validate_python(MODALITIES.dump_python(found)) == found  # a run describes itself wholly
+    assert (
+        MODALITIES.validate_python(MODALITIES.dump_python(found)) == found
+    )  # the config of a run describes its modalities completely
 
 
 @pytest.mark.parametrize(

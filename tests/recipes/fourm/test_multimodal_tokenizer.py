@@ -1,4 +1,4 @@
-"""The text vocabulary of 4M: which ids are whose."""
+"""Ids of the 4M text vocabulary."""
 
 import json
 

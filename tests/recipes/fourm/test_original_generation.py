@@ -1,4 +1,4 @@
-"""Generation configs of the original as plans of ours."""
+"""Import of the original's generation configs as plans."""
 
 import logging
 import re
