@@ -22,24 +22,24 @@ from pretrainkit.training.watch import Watcher
 
 TRIAL_SECONDS = 20.0
 _TRIAL_SHARE = 0.1
-"""A trial takes at most this share of the hours."""
+"""Maximum share of the hours for a trial."""
 _MOST_STEPS = 10_000_000
-"""Steps of a trial that only the clock ends."""
+"""Maximum number of steps of a trial; normally the clock ends it first."""
 _NOT_TIMED = 2
-"""The first steps allocate memory and may compile."""
+"""Number of first steps that are not timed, because they allocate memory and may compile."""
 _LEAST_STEPS = 3
-"""Timed steps of the shortest trial."""
+"""Minimum number of timed steps of a trial."""
 _EVALUATIONS = 10
 _EVALUATION_SHARE = 0.2
-"""Evaluations take at most this share of the hours, but there is always one."""
+"""Maximum share of the hours for evaluations; there is always at least one."""
 _WARMUP_SHARE = 0.1
-"""A warm-up that the user did not write takes at most this share of the steps."""
+"""Maximum share of the steps for a warm-up that the user did not set."""
 _PLANNED = "--hours {:g}"
-"""Beginning of the origin of a value that follows from the hours."""
+"""Beginning of the origin of a value that was computed from the hours."""
 
 
 def require_hours(hours: float) -> None:
-    """Raise InputError if a run cannot last so long."""
+    """Raise InputError if `hours` is not a possible duration of a run."""
     if not 0 < hours < math.inf:
         raise InputError(f"--hours is {hours:g}\n  give a positive number, such as --hours 0.5")
 
@@ -89,7 +89,7 @@ def with_steps_for(
 
 
 def _with_planned(config: RunConfig, planned: Mapping[str, int | None]) -> RunConfig:
-    """Return the config with values by dotted path."""
+    """Return the config with the values of `planned`, which are named by dotted path."""
     for path, value in planned.items():
         part, _, name = path.rpartition(".")
         config = config.changed(**({part: {name: value}} if part else {name: value}))
@@ -147,7 +147,7 @@ class _Clock(Watcher):
 
     @property
     def step_seconds(self) -> float:
-        """Mean seconds of a step, without the first ones where there are more."""
+        """Mean duration of a step, without the first steps if there are more."""
         first = min(_NOT_TIMED, max(0, len(self._times) - 2))
         if len(self._times) < 2:
             return self._times[0] - self._began

@@ -34,7 +34,7 @@ class Opened:
     """A trained model with everything that is needed to use it."""
 
     model: nn.Module
-    """In evaluation mode, float32, on CPU."""
+    """The model in evaluation mode, float32, on the CPU."""
     config: RunConfig
     """Its recipe's config, bound to its data."""
     recipe: Recipe

@@ -40,7 +40,7 @@ def named_state(
             tensors[f"optimizer.{name}.{key}"] = value
     clash = tensors.keys() & (extra or {}).keys()
     if clash:
-        raise ValueError(f"extra tensors named as those of model or optimizer: {sorted(clash)}")
+        raise ValueError(f"extra tensors have names of tensors of the model or optimizer: {sorted(clash)}")
     return tensors | dict(extra or {})
 
 

@@ -247,8 +247,8 @@ def _side_by_side(
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None, list[int]]:
     """Allocate pairs of row means, (N, R), and column means, (N, C), where the shorter sides are one tensor.
 
-    Returns the pairs, the tensor of the shorter sides, and their lengths. It has a row for each matrix, which zeros
-    fill up behind the side.
+    Returns the pairs, the tensor of the shorter sides, and their lengths. The tensor has a row for each matrix, padded
+    with zeros.
     """
     if not means:
         return [], None, []

@@ -38,7 +38,7 @@ TAG_COLUMNS = ("tags", "upos", "ner_tags", "pos_tags")
 
 @dataclass(frozen=True)
 class Sentence(Row):
-    """A row with words; its truth is about the words."""
+    """A row with words; its truth has the targets of the words."""
 
     words: list[str]
     num_skipped: int
