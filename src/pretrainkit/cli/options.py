@@ -236,8 +236,8 @@ class LaunchOptions:
             )
         if self.dry_run and self.launch != "cloud":
             problems.append(
-                "--dry-run has an effect only with --launch cloud\n  leave it out; to check the sizes of a run, use "
-                "pretrainkit plan"
+                "--dry-run has an effect only with --launch cloud\n  leave it out; to check the sizes of a run, see: "
+                "pretrainkit plan --help"
             )
         if problems:
             raise ConfigError(problems)

@@ -35,7 +35,7 @@ from pretrainkit.recipes.exchange import (
 )
 from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import load_config
-from pretrainkit.running.kept_tokenizer import require_ids_of_model, tokenizer_given
+from pretrainkit.running.kept_tokenizer import require_ids_of_model, usable_tokenizer
 from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
 
 _log = logging.getLogger(__name__)
@@ -255,13 +255,13 @@ def import_model(
     from pretrainkit.exporting.native import write_native
 
     path = fetched(path)
-    own_tokenizer = None if tokenizer is None else tokenizer_given(Path(tokenizer))
+    own_tokenizer = None if tokenizer is None else usable_tokenizer(Path(tokenizer))
     if (
         own_tokenizer is None
         and (Path(path) / "open_clip_config.json").is_file()
         and (Path(path) / "tokenizer.json").is_file()
     ):
-        own_tokenizer = tokenizer_given(Path(path))
+        own_tokenizer = usable_tokenizer(Path(path))
     if format != "huggingface":
         if pooling is not None:
             raise InputError(f"files of format {format!r} contain no classifier to pool\n  leave --pooling out")

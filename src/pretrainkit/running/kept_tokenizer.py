@@ -76,7 +76,7 @@ def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) ->
     return config
 
 
-def tokenizer_given(folder: Path) -> Path:
+def usable_tokenizer(folder: Path) -> Path:
     """Return the folder, or a copy of it with a tokenizer.json. Raises DataError if it contains neither a tokenizer nor
     a renderer."""
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside

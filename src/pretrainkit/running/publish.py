@@ -56,11 +56,11 @@ def _files(folder: Path) -> dict[str, Path | bytes]:
 
 def _published_shards(folder: Path, name: str, license: str | None) -> dict[str, Path | bytes]:
     """Return the files of shards and their card, the card last."""
-    inside = {path.name: path for path in (sorted(folder.iterdir()) if folder.is_dir() else ()) if path.is_dir()}
-    given = {"": folder} if (folder / MANIFEST_NAME).is_file() else inside
+    subfolders = {path.name: path for path in (sorted(folder.iterdir()) if folder.is_dir() else ()) if path.is_dir()}
+    candidates = {"": folder} if (folder / MANIFEST_NAME).is_file() else subfolders
     splits = {
         split: path
-        for split, path in given.items()
+        for split, path in candidates.items()
         if (path / MANIFEST_NAME).is_file() and "shards" in read_manifest(path)
     }
     if not folder.is_dir():

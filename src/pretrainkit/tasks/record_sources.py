@@ -112,12 +112,12 @@ class SeqioCache(BySplit):
         """`folder` is the folder of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits` are the splits to
         use; None: all in the folder."""
         self.folder = Path(folder)
-        self._given = None if splits is None else tuple(splits)
+        self._requested = None if splits is None else tuple(splits)
 
     @cached_property
     def splits(self) -> tuple[str, ...]:  # type: ignore[override]  # computed at its first use
-        if self._given is not None:
-            return self._given
+        if self._requested is not None:
+            return self._requested
         return tuple(sorted(path.name[len("info.") : -len(".json")] for path in self.folder.glob("info.*.json")))
 
     @once

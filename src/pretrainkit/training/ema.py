@@ -19,13 +19,13 @@ class Ema:
         if not 0 < decay < 1:
             raise ValueError(f"ema_decay is {decay}; it must be strictly between 0 and 1")
         self.decay = decay
-        self._shadow = {plain_name(name): param.detach().clone() for name, param in model.named_parameters()}
+        self._average = {plain_name(name): param.detach().clone() for name, param in model.named_parameters()}
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Include the weights of `model`, the same as at creation. Call it after each optimizer step."""
         weights = local_tensors(param.detach() for param in model.parameters())
-        torch._foreach_lerp_(local_tensors(self._shadow.values()), weights, 1 - self.decay)
+        torch._foreach_lerp_(local_tensors(self._average.values()), weights, 1 - self.decay)
 
     @contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:
@@ -40,11 +40,11 @@ class Ema:
     @torch.no_grad()
     def _swap(self, model: nn.Module) -> None:
         weights = local_tensors(param.detach() for param in model.parameters())
-        for shadow, weight in zip(local_tensors(self._shadow.values()), weights):
+        for average, weight in zip(local_tensors(self._average.values()), weights):
             spare = weight.clone()
-            weight.copy_(shadow)
-            shadow.copy_(spare)
+            weight.copy_(average)
+            average.copy_(spare)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Map each parameter name in the bare model to its average. Checkpoints are read into these tensors."""
-        return dict(self._shadow)
+        return dict(self._average)

@@ -144,11 +144,11 @@ class _Tracker(TorchDispatchMode):
     def _add(self, storage: Any) -> None:
         number, size = id(storage), storage.nbytes()
 
-        def gone(_: Any) -> None:
+        def on_free(_: Any) -> None:
             del self._known[number]
             self.current -= size
 
-        self._known[number] = weakref.ref(storage, gone)
+        self._known[number] = weakref.ref(storage, on_free)
         self.current += size
 
 

@@ -299,6 +299,6 @@ def test_a_file_of_weights_is_refused_before_training_with_what_reads_it(tmp_pat
     found = command("config", "check", "clip/zerovl-14m", "init_from=x.pth")
     assert "init_from=x.pth is a file, not a run" in str(found.exception)
     with pytest.raises(
-        DataError, match=r"import x\.pth --recipe clip --format zerovl --out WEIGHTS\n  and then init_f"
+        DataError, match=r"import x\.pth --recipe clip --format zerovl --out WEIGHTS\n  and then set init_f"
     ):
         train(load_config("clip/zerovl-14m", ["init_from=x.pth"]), tmp_path / "run")

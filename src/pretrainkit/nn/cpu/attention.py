@@ -256,7 +256,7 @@ class _TiledAttention(torch.autograd.Function):
         q_HTK, k_HSK, v_HSK = _by_head(q_THK, kv)
         to_q_HTK, to_k_HSK, to_v_HSK = _by_head(grad_q_THK, grad_kv)
         grad_HTK = grad_THK.transpose(0, 1)
-        # Softmax backwards is share * (grad - sum(grad * share)), and that sum over keys is one over the width too:
+        # The gradient of softmax is share * (grad - sum(grad * share)); this sum over keys equals one over the width:
         # sum_p share_p (above v_p) = above (sum_p share_p v_p) = above mixed. Hidden pairs have share 0.
         wide = torch.promote_types(kv.dtype, torch.float32)
         along_HT1 = (grad_THK.to(wide) * mixed_THK).sum(-1).t()[..., None]

@@ -271,9 +271,9 @@ def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
     """Return the whole tensors whose names start with `prefix`, on the CPU and without the prefix; by default the
     model's weights. Tied parameters are stored under one name, which `load_full_state_dict` accepts. Raises
     CheckpointError if `path` is not a complete checkpoint or has no such tensors."""
-    trouble = files.problem(path)
-    if trouble is not None:
-        raise CheckpointError(f"checkpoint {path} cannot be used: {trouble}\n  use another one")
+    problem = files.problem(path)
+    if problem is not None:
+        raise CheckpointError(f"checkpoint {path} cannot be used: {problem}\n  use another one")
     weights = {
         name: torch.empty(meta.shape, dtype=meta.dtype)
         for name, meta in stored_tensors(path).items()

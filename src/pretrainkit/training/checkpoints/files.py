@@ -137,10 +137,10 @@ def newest_valid(folder: Path) -> Path | None:
     """Return the newest checkpoint whose files are all valid, or None. Others are skipped, each with a warning that
     describes the problem."""
     for path in reversed(step_folders(folder).values()):
-        trouble = problem(path)
-        if trouble is None:
+        reason = problem(path)
+        if reason is None:
             return path
-        _log.warning("skipping checkpoint %s: %s", path, trouble)
+        _log.warning("skipping checkpoint %s: %s", path, reason)
     return None
 
 
