@@ -311,7 +311,7 @@ class FourMRun(RunConfig):
             )
         if self.length.num_warmup_tokens is not None and self.schedule.warmup_share is not None:
             yield Conflict(
-                "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  set only one of them",
+                "length.num_warmup_tokens and schedule.warmup_share both define the warm-up\n  set only one of them",
                 [("length.num_warmup_tokens", DEFAULT), ("schedule.warmup_share", DEFAULT)],
             )
 

@@ -250,7 +250,8 @@ class Block(nn.Module):
     def _add(self, x_TD: Tensor, update_TD: Tensor, examples: Examples) -> Tensor:
         """Return the sum of `x_TD` and a layer's output `update_TD`. Training drops the update of some examples and
         scales the others up (stochastic depth, Huang et al. 2016, https://arxiv.org/abs/1603.09382). Training also
-        overwrites `update_TD`, because it is still in the cache; hooks that keep outputs of layers must copy them."""
+        overwrites `update_TD`, which is fast because it is still in the cache. So hooks must copy outputs to keep
+        them."""
         rate = self.drop_path_rate
         if self.training and rate:
             is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
@@ -447,7 +448,8 @@ class ImageTower(nn.Module):
         return list(self.encoder)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        """Map uint8 (B, C, image_size, image_size) to (B, P, D), or to the output of the head for that."""
+        """Map uint8 (B, C, image_size, image_size) to the encoder's output (B, P, D), or to what `head` computes from
+        it."""
         B, P = len(pixels_BCHW), self.modality.max_tokens
         patch_n = torch.arange(P, device=pixels_BCHW.device).repeat(B)
         row_n = torch.arange(B, device=pixels_BCHW.device).repeat_interleave(P)

@@ -64,7 +64,8 @@ KEYS = frozenset(_DEFAULTS) | _WITHOUT_EFFECT | {*GENERATION, "temps", "sr_temps
 _WITH_OTHERS = frozenset(
     {"cooldown_epochs", "cooldown_steps", "cooldown_tokens", "frozen_embedding_domain", "frozen_model_blr"}
 )
-"""Keys of a schedule or a frozen phase that are not supported. The original, too, ignores these keys without them."""
+"""Keys of schedules and frozen phases that are not supported. The original, too, ignores these keys for a cosine
+schedule without a frozen phase."""
 _REQUIRED: dict[str, tuple[Any, ...]] = {
     "patch_size": (16,),
     "input_size": (224,),

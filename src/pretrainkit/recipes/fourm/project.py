@@ -28,7 +28,7 @@ _FOLDERS = {
     "caption": ("caption", "captions", "text", "texts"),
     "det": ("det", "boxes", "detection", "detections"),
 }
-"""Kind of a modality to usual names of its folder."""
+"""Usual names of the folder of each modality."""
 _SUFFIXES = {
     "rgb": IMAGE_SUFFIXES,
     "depth": (".png", ".npy"),
@@ -36,7 +36,7 @@ _SUFFIXES = {
     "caption": (".txt", *JSON_SUFFIXES),
     "det": JSON_SUFFIXES,
 }
-_TOLD = {
+_DESCRIPTIONS = {
     "rgb": "photographs, read as pixels, predicted as the colors of patches",
     "depth": "depth of patches, in 64 steps",
     "seg": "the most frequent class of each patch",
@@ -48,7 +48,8 @@ _HELDOUT_SHARE, _LEAST_HELDOUT, _MOST_HELDOUT = 0.05, 8, 256
 _MOST_SHARE = 0.2
 _NUM_SENTINELS, _NUM_NUMBERS, _NUM_CONTROLS = 50, 4_000, 4
 _MOST_PASSES = 200
-"""More than for text, because each pass draws other inputs and targets."""
+"""Maximum number of passes over the data. It is larger than for text, because each pass draws new inputs and
+targets."""
 _OTHER_CLASS = 255
 
 
@@ -68,18 +69,18 @@ class Aligned:
     """Samples with a file of each modality."""
 
     folders: dict[str, str]
-    """Kind to the name of its folder."""
+    """Name of the folder of each modality."""
     samples: dict[str, dict[str, Path]]
-    """Key of each sample to its files by kind."""
+    """Files of each sample by modality; the outer key is that of the sample."""
     left_out: list[LeftOut]
 
 
 def propose(request: ProjectRequest) -> Proposal:
-    """Return the proposal. Raises DataError if there are no aligned folders, or too few samples."""
+    """Return the proposal for a folder of data. Raises DataError if it has no aligned folders or too few samples."""
     if len(request.data) != 1 or not os.path.isdir(request.data[0]):
         raise DataError(
-            f"{', '.join(request.data)}: aligned files are in one folder, with a folder for each modality\n"
-            f"  give that folder; its folders have names such as {', '.join(_FOLDERS)}"
+            f"{', '.join(request.data)}: aligned files must be in one folder, with a folder for each modality\n"
+            f"  pass that folder; its folders have names such as {', '.join(_FOLDERS)}"
         )
     root = Path(request.data[0])
     has_splits = all((root / split).is_dir() for split in _SPLITS)
@@ -104,7 +105,7 @@ def propose(request: ProjectRequest) -> Proposal:
         Decision(
             "model.modalities",
             [modality.model_dump(mode="json", exclude_defaults=True) for modality in modalities],
-            "; ".join(f"{train.folders[kind]}: {_TOLD[kind]}" for kind in train.folders),
+            "; ".join(f"{train.folders[kind]}: {_DESCRIPTIONS[kind]}" for kind in train.folders),
         ),
         *training_decisions(request, RAW, 32, len(parts["train"]), _MOST_PASSES),
     ]
@@ -142,15 +143,15 @@ def _why(request: ProjectRequest) -> str:
     return f"needs no image tokenizers, and learns in {request.hours:g} hours on {request.device}{more}"
 
 
-def _aligned(root: Path, facts: Facts, request: ProjectRequest, wanted: Mapping[str, str] | None = None) -> Aligned:
-    """Read all files below a folder. Raises DataError if there are no two modalities, or no whole sample."""
+def _aligned(root: Path, facts: Facts, request: ProjectRequest, expected: Mapping[str, str] | None = None) -> Aligned:
+    """Read all files below a folder. Raises DataError if it has fewer than two modalities or two complete samples."""
     names = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     by_kind = {kind: name for name in names for kind, usual in _FOLDERS.items() if name.lower() in usual}
     folders = {kind: by_kind[kind] for kind in _FOLDERS if kind in by_kind}
-    if wanted is not None and folders.keys() != wanted.keys():
+    if expected is not None and folders.keys() != expected.keys():
         raise DataError(
-            f"{root} has the modalities {', '.join(folders) or 'none'}, but the training data has {', '.join(wanted)}\n"
-            "  give both folders the same modalities"
+            f"{root} has the modalities {', '.join(folders) or 'none'}, but the training data has "
+            f"{', '.join(expected)}\n  give both folders the same modalities"
         )
     if len(folders) < 2 or "rgb" not in folders:
         raise DataError(
@@ -163,16 +164,16 @@ def _aligned(root: Path, facts: Facts, request: ProjectRequest, wanted: Mapping[
         [LeftOut(f"folders of unknown modalities in {root}", len(unknown), tuple(unknown[:3]))] if unknown else []
     )
     files = {kind: dict(_files(root / name, _SUFFIXES[kind])) for kind, name in folders.items()}
-    every = sorted(set().union(*files.values()))
-    whole = [key for key in every if all(key in one for one in files.values())]
-    if len(whole) < len(every):
-        lacking = next(key for key in every if key not in set(whole))
-        left_out.append(LeftOut(f"samples of {root} that lack a modality", len(every) - len(whole), (lacking,)))
-    request.progress.stage(f"reading {root.name}", len(whole), "sample")
+    all_keys = sorted(set().union(*files.values()))
+    complete = [key for key in all_keys if all(key in by_key for by_key in files.values())]
+    if len(complete) < len(all_keys):
+        lacking = next(key for key in all_keys if key not in set(complete))
+        left_out.append(LeftOut(f"samples of {root} that lack a modality", len(all_keys) - len(complete), (lacking,)))
+    request.progress.stage(f"reading {root.name}", len(complete), "sample")
     samples, broken = dict[str, dict[str, Path]](), list[str]()
-    for key in whole:
+    for key in complete:
         request.progress.advance(1)
-        paths = {kind: one[key] for kind, one in files.items()}
+        paths = {kind: by_key[key] for kind, by_key in files.items()}
         try:
             for kind, path in paths.items():
                 _READ[kind](path.read_bytes(), str(path), facts)
@@ -183,16 +184,16 @@ def _aligned(root: Path, facts: Facts, request: ProjectRequest, wanted: Mapping[
     if broken:
         left_out.append(LeftOut(f"samples of {root} with a broken file", len(broken), tuple(broken[:3])))
     if len(samples) < 2:
-        told = "".join(f"\n  left out: {one.count:,} {one.what}, such as {one.examples[0]}" for one in left_out)
+        reasons = "".join(f"\n  left out: {item.count:,} {item.what}, such as {item.examples[0]}" for item in left_out)
         raise DataError(
-            f"{root} has {len(samples)} usable samples{told}\n"
-            "  give at least two, with a file of the same name in each folder"
+            f"{root} has {len(samples)} usable samples{reasons}\n"
+            "  provide at least two, with a file of the same name in each folder"
         )
     return Aligned(folders, samples, left_out)
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """Yield the key of each file, its path in the folder without the suffix, with the file."""
+    """Yield the key of each file (its path in the folder without the suffix) and its path."""
     for place, _, names in os.walk(folder, followlinks=True):
         for name in sorted(names):
             if suffix := _suffix_of(name, suffixes):
@@ -201,7 +202,7 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path]
 
 
 def _suffix_of(name: str, suffixes: tuple[str, ...]) -> str:
-    """Return the longest suffix of a file; "" if it has none of them."""
+    """Return the longest of `suffixes` that a file name has; "" if it has none of them."""
     return max((suffix for suffix in suffixes if name.lower().endswith(suffix)), key=len, default="")
 
 
@@ -226,38 +227,40 @@ _READ: Mapping[str, Callable[[bytes, str, Facts], Any]] = {
     "caption": _read_caption,
     "det": _read_boxes,
 }
-"""Functions that decode a file and note facts about it. They raise DataError for broken files."""
+"""Functions that decode a file of each modality and add facts about it. They raise DataError for broken files."""
 
 
 def _split(samples: dict[str, dict[str, Path]]) -> dict[str, dict[str, dict[str, Path]]]:
-    """Hold out samples whose photographs have the lowest hashes, so that copies are on one side. Raises DataError if
-    all are copies."""
-    places = {key: hashlib.blake2b(files["rgb"].read_bytes(), digest_size=8).digest() for key, files in samples.items()}
-    different = sorted(set(places.values()))
+    """Hold out the samples whose photographs have the lowest hashes, so that copies are in the same split. Raises
+    DataError if all photographs are equal."""
+    hashes = {key: hashlib.blake2b(files["rgb"].read_bytes(), digest_size=8).digest() for key, files in samples.items()}
+    different = sorted(set(hashes.values()))
     if len(different) < 2:
         raise DataError(
-            f"all {len(samples):,} photographs are copies of one: none can be held out\n  give different photographs"
+            f"all {len(samples):,} photographs are equal, so none can be held out\n  provide different photographs"
         )
-    wanted = min(max(_HELDOUT_SHARE * len(different), _LEAST_HELDOUT), _MOST_HELDOUT, _MOST_SHARE * len(different))
-    last = different[max(1, int(wanted)) - 1]
+    num_held_out = min(
+        max(_HELDOUT_SHARE * len(different), _LEAST_HELDOUT), _MOST_HELDOUT, _MOST_SHARE * len(different)
+    )
+    threshold = different[max(1, int(num_held_out)) - 1]
     return {
-        "train": {key: files for key, files in samples.items() if places[key] > last},
-        "valid": {key: files for key, files in samples.items() if places[key] <= last},
+        "train": {key: files for key, files in samples.items() if hashes[key] > threshold},
+        "valid": {key: files for key, files in samples.items() if hashes[key] <= threshold},
     }
 
 
 def _modalities(folders: Mapping[str, str], facts: Facts) -> list[Modality]:
     """Return the modalities of fourm/tiny that the data has. Their folders are those of the project."""
-    kept = [one for one in tiny_modalities() if one.path in folders]
+    kept = [modality for modality in tiny_modalities() if modality.path in folders]
     # Classes are numbered from 0; the last number stands for 255.
     num_classes = facts.largest_class + 2
-    return [one.model_copy(update={"vocab_size": num_classes}) if one.path == "seg" else one for one in kept]
+    return [m.model_copy(update={"vocab_size": num_classes}) if m.path == "seg" else m for m in kept]
 
 
 def _vocabulary(facts: Facts) -> Decision:
     words = {word for caption in facts.captions for word in caption.lower().split()}
     fixed = _NUM_CONTROLS + _NUM_SENTINELS + _NUM_NUMBERS + len(facts.classes)
-    # Letters are pieces at the beginning and inside of words.
+    # Each letter is two pieces: one for the beginning of words, one for the inside.
     pieces = 2 * len({*"".join(words)}) + len(words) // 2
     return Decision(
         "vocabulary",
@@ -269,17 +272,17 @@ def _vocabulary(facts: Facts) -> Decision:
 
 
 def _write(folder: Path, parts: Mapping[str, Mapping[str, Mapping[str, Path]]], facts: Facts) -> None:
-    """Write folders with links to the files of the samples that are used, and the texts for the vocabulary."""
+    """Write folders with links to the files of all used samples, and the texts for the vocabulary."""
     for split, samples in parts.items():
         for key, files in samples.items():
             for kind, path in files.items():
                 suffix = next(
-                    one for one in sorted(_SUFFIXES[kind], key=len, reverse=True) if str(path).lower().endswith(one)
+                    end for end in sorted(_SUFFIXES[kind], key=len, reverse=True) if str(path).lower().endswith(end)
                 )
                 link = folder / RAW / split / kind / f"{key}{suffix}"
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(path)
-    # Without captions the vocabulary is made of the names of classes.
+    # Without captions, the vocabulary is trained on the names of classes.
     lines = facts.captions or sorted(facts.classes)
     if lines:
         text = "\n\n".join(" ".join(line.split()) for line in lines)

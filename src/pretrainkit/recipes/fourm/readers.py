@@ -165,8 +165,8 @@ class ClassMap(_Image):
 
 class DepthMap(Reader):
     """Depth maps, as images of 8 or 16 bits or as `.npy` of floats; no image tokenizer is needed. The token of a patch
-    is its mean depth, standardized by the middle 80 % of the part's values. The tokens are equal steps from -2.5 to 2.5
-    standard deviations."""
+    is its mean depth, standardized by the middle 80 % of the part's values. The tokens are equal steps between -2.5 and
+    2.5 standard deviations."""
 
     suffixes = (".png", ".npy")
     _samples = 4
@@ -354,7 +354,7 @@ def texts_of(content: bytes, name: str) -> list[str]:
     if name.endswith(JSON_SUFFIXES):
         value = _json(content, name)
     elif content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
-        with contextlib.suppress(DataError):  # a text that begins with a bracket
+        with contextlib.suppress(DataError):  # a text may begin with a bracket
             value = _json(content, name)
     value = value if isinstance(value, list) else [value]
     texts = [item["caption"] if isinstance(item, dict) and "caption" in item else item for item in value]
@@ -364,9 +364,9 @@ def texts_of(content: bytes, name: str) -> list[str]:
 
 
 def boxes_of(content: bytes, name: str) -> list[str]:
-    """Return the class of each box of a file. Raises DataError if it does not hold boxes."""
+    """Return the class of each box in a file. Raises DataError if it does not contain boxes."""
     try:
-        return [str(one["class_name"]) for one in _json(content, name)["instances"] if len(one["boxes"]) == 4]
+        return [str(box["class_name"]) for box in _json(content, name)["instances"] if len(box["boxes"]) == 4]
     except (KeyError, TypeError) as error:
         raise DataError(f"{name} does not contain boxes\n  replace the file or leave out its sample") from error
 

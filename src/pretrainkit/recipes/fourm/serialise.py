@@ -93,7 +93,7 @@ METADATA = (
     "watermark_score",
     "aesthetic_score",
 )
-"""Metadata of an image; the index of a name is its number in words."""
+"""Names of an image's metadata. Words contain the index of a name."""
 _SIDES = ("original_width", "original_height")
 _SIDE_STEP = 32
 _RANGES = {

@@ -37,7 +37,7 @@ _CHECKED_AT_ONCE = 64
 _PART, _MASKS, _READERS = range(3)
 """Random streams of an example's key."""
 UNKNOWN_SIZE = (224, 224)
-"""(height, width) of samples without an image; parts are scaled to each file."""
+"""(height, width) that is assumed for samples without an image. Parts are scaled to each file."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Encoders of `transformers` as they are, to be trained further under a head of ours."""
+"""Encoders of `transformers` without changes, for fine-tuning with a head of this project."""

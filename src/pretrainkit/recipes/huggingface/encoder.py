@@ -120,7 +120,7 @@ def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
     classifiers, masked = auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in classifiers or type(config) not in masked or config.is_encoder_decoder:
         raise CheckpointError(
-            f"{origin} has model_type {model_type!r}: transformers has no masked model and classifier for it\n"
+            f"{origin} has model_type {model_type!r}: transformers has no masked language model or classifier for it\n"
             "  use the folder of a text encoder, such as BERT, RoBERTa, DeBERTa or ELECTRA"
         )
     classifier = classifiers[type(config)]

@@ -54,7 +54,7 @@ from pretrainkit.recipes.fourm.text import TextVocabulary
 _VARIATION = 1 << 32
 """Difference between the numbers of two variations of an example."""
 _NUM = "examples"
-"""Name of the metric that counts the examples of the other metrics."""
+"""Name of the number of examples over which the metrics are means."""
 _MOST_KNOWN = 256
 """Maximum number of training samples for the best constant guess."""
 _SHEET_ROWS = 32
@@ -319,7 +319,7 @@ def plan_of(
         name, dot, field = place.rpartition(".")
         if not equals or (dot and name not in targets):
             raise ConfigError(
-                f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE, with a target of "
+                f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE with one of the targets "
                 f"{', '.join(targets)}, or seed=3"
             )
         (targets[name] if dot else tree)[field] = parse_yaml(value, f"--set {setting}")

@@ -182,7 +182,7 @@ class GenerationPlan(Config):
 
 def inputs_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
     """Return the inputs of a model with this name; several inputs differ only in resolution. A name with a resolution
-    that the model lacks means its own resolutions."""
+    that the model lacks means the resolutions that it has."""
     inputs = [modality for modality in modalities if modality.is_input]
     return _named(name, inputs) or [modality for modality in inputs if modality.key == name.partition("@")[0]]
 

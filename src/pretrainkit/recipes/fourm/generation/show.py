@@ -290,7 +290,7 @@ def _most_common(ids_VP: Ids) -> Ids:
 
 
 def _centre(values_B: NDArray | None) -> NDArray | None:
-    """Return the mean of numbers, or the most common class at each position; None for None."""
+    """Return the mean of numbers, or the most common class at each position; None if `values_B` is None."""
     if values_B is None or values_B.dtype.kind == "f":
         return None if values_B is None else values_B.mean(axis=0)
     return _most_common(values_B.reshape(len(values_B), -1)).reshape(values_B.shape[1:])
