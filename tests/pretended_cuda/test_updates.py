@@ -17,19 +17,19 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard is built and loaded as on Linux"),
     pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="there is no C++ compiler"),
 ]
-LIMITS = {"float32": 1e-5, "bfloat16": 1e-2}
-"""Largest relative differences of a gradient from the CPU's in the same format."""
+LIMITS = {"float32": 1e-5, "bfloat16": 1e-4}
+"""Largest relative differences of a gradient from the CPU's: in float32 with its own layouts, in bfloat16 with those of
+a GPU, where all but `WIDER` are equal to the last bit."""
 ROUNDING = 2
-"""Or so many times what bfloat16 does to the CPU's own gradients, beside float32: the layouts of a CPU and of a GPU
-round in other places. It is 1e-2 in bert, 3e-2 in t5, whose logits are not divided by the root of the heads' width,
-2e-2 in clip, which multiplies them by 14, 5e-2 in fourm, and 0.13 in glue's spans, where the gradient of a bias that
-all slots share is 0 but for rounding."""
+"""How many times what bfloat16 does to the CPU's own gradients it may do to these, or 1e-2. Two microbatches of tiny
+models are not closer to float32 on any device: 1e-2 in bert, 3e-2 in t5, whose logits are not divided by the root of
+the heads' width, 2e-2 in clip, which multiplies them by 14, 5e-2 in fourm, and 0.13 in glue's spans, where the gradient
+of a bias that all slots share is 0 but for rounding."""
 WIDER = {
-    ("dropout", "float32"): "the CPU drops other units",
-    ("dropout", "bfloat16"): "the CPU drops other units",
-    ("image_tokenizer", "bfloat16"): "latents near a border get another code",
+    ("image_tokenizer convolutions", "float32"): 1e-4,
+    # Convolutions of another order in memory round otherwise, and latents near a border get another code.
+    ("image_tokenizer convolutions", "bfloat16"): 0.3,
 }
-"""Where only finite gradients are asked for."""
 MOST_OPERATORS = 60
 """Calls that launch work in an update of parameters with as many different shapes as T5 1.1 base has. Views and
 memory that is only taken are not counted (`_WITHOUT_KERNEL` of updates.py), nor is clipping."""
@@ -109,9 +109,10 @@ def check(name: str, compute: str, told: dict[str, Any]) -> None:
     assert "error" not in told, told
     assert told["not_finite"] == []
     assert told["missing"] == []
-    if not any(part in name and compute == format for part, format in WIDER):
-        limit = max(LIMITS[compute] * (10 if "convolutions" in name else 1), ROUNDING * told["rounding"])
-        assert told["worst"] < limit, told["name"]
+    assert told["worst"] < WIDER.get((name, compute), LIMITS[compute]), told["name"]
+    if "rounding" in told:
+        here, cpu = told["rounding"]
+        assert here < max(1e-2, ROUNDING * cpu)
     assert told["waits"] == {}
 
 

@@ -42,10 +42,12 @@ tells it)."""
 _INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
 _OWN = (
     *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m),
+    aten.silu_backward.default,
     aten.copy_.default,
 )
 """Operators that do not reach Python by themselves. For the first ones torch has a way on all devices, into an empty
-tensor, which cannot grow here; the last copies what torch makes of Python's numbers, behind its back."""
+tensor, which cannot grow here, or by operators that round in between; the last copies what torch makes of Python's
+numbers, behind its back."""
 _KERNELS = {
     "torch_attn._varlen_attn.default": attention.varlen_forward,
     "torch_attn._varlen_attn_backward.default": attention.varlen_backward,

@@ -2,6 +2,7 @@
 beside those of the CPU. Prints a JSON object: case to what was found (see `compare`)."""
 
 import support.pretended_cuda.device as pretended  # isort: skip  # before torch
+from support.pretended_cuda.layouts import of_a_gpu  # isort: skip  # before models
 
 import copy
 import json
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -174,17 +176,20 @@ def worst_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> t
 
 
 def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, Any]:
-    """For each number format: `worst` relative difference of a gradient from the CPU's in that format and its `name`;
-    `rounding`, the worst of the CPU's own from that in the format before, 0 of the first; `not_finite` and `missing`
-    gradients; `waits` of the second update and where; the number of its `operators` that launch work, and which of them
-    are `attention`, forward. Or the `error`."""
-    work = make()
+    """For each number format: `worst` relative difference of a gradient from the CPU's and its `name`; `not_finite` and
+    `missing` gradients; `waits` of the second update and where; the number of its `operators` that launch work, and
+    which of them are `attention`, forward. Or the `error`.
+
+    The CPU has its own layouts in float32, and those of a GPU in bfloat16, which rounds wherever a layout begins a new
+    sum. Where both formats are seen, `rounding` is what bfloat16 changes in a gradient at worst: here, and on the CPU
+    with its own layouts.
+    """
+    work, cpu = make(), torch.device("cpu")
     found: dict[str, Any] = {}
-    before: dict[str, Tensor] = {}
+    wide: dict[str, Tensor] = {}
     for compute in computes:
-        expected = two_updates(copy.deepcopy(work), torch.device("cpu"), compute)
-        rounding = worst_difference(expected, before)[0] if before else 0.0
-        before = expected
+        with of_a_gpu() if compute == "bfloat16" else nullcontext():
+            expected = two_updates(copy.deepcopy(work), cpu, compute)
         own = copy.deepcopy(work)
         move(own.model, pretended.CUDA)
         try:
@@ -198,13 +203,17 @@ def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, An
         found[compute] = {
             "worst": worst,
             "name": name,
-            "rounding": rounding,
             "not_finite": [name for name, grad in grads.items() if not grad.isfinite().all()],
             "missing": [name for name in expected if name not in grads],
             "waits": dict(record.waits),
             "operators": launches(record),
             "attention": [name for name in record.operators if "attention_forward" in name or "_attn.default" in name],
         }
+        if compute == "float32":
+            wide = expected
+        elif wide:
+            both = grads, two_updates(copy.deepcopy(work), cpu, compute)
+            found[compute]["rounding"] = [worst_difference(one, wide)[0] for one in both]
     return found
 
 
