@@ -11,8 +11,8 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
+from pretrainkit.recipes.fourm.generation.examples import Example, File, Link
 from pretrainkit.recipes.fourm.generation.generate import generate, sample
-from pretrainkit.recipes.fourm.generation.given import Example, File, Link
 from pretrainkit.recipes.fourm.generation.show import Judge, picture, structure, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.generation.given import Known, encoder_rows
+from pretrainkit.recipes.fourm.generation.examples import Known, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.sampler import Sampler, TokenByToken, guided
 from pretrainkit.recipes.fourm.inputs import read_batch

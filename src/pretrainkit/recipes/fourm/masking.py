@@ -123,15 +123,15 @@ class Masking:
         """Return the number of target tokens to divide among modalities, (B,)."""
         config = self.config
         drawn = _amount(rng.fold(keys, _NUM_TARGETS), config.min_target_tokens, config.num_target_tokens)
-        left = config.num_target_tokens - out.target_length_B[rows]
+        remaining = config.num_target_tokens - out.target_length_B[rows]
         if config.unused == "pad":
-            return np.minimum(drawn, left)
+            return np.minimum(drawn, remaining)
         used = inputs.copy()
         for number, sequence in contents.sequences.items():
             np.minimum(used[:, number], sequence.length_R[rows], out=used[:, number])
         empty = config.num_input_tokens - out.length_B[rows] - used.sum(axis=1)
         held_back = (empty * _HELD_BACK).astype(np.int64)
-        return np.minimum(drawn, np.maximum(left - held_back, np.minimum(left, config.min_packed_tokens)))
+        return np.minimum(drawn, np.maximum(remaining - held_back, np.minimum(remaining, config.min_packed_tokens)))
 
     def _draw_images(self, images: Sequence[Ids], draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
         """Yield input and target tokens for each image size."""

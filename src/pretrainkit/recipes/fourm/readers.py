@@ -371,5 +371,5 @@ def boxes_of(content: bytes, name: str) -> list[str]:
         raise DataError(f"{name} does not contain boxes\n  replace the file or leave out its sample") from error
 
 
-def _unfit(request: Request, what: str) -> DataError:
-    return DataError(f"{request.name} does not contain {what}\n  replace the file or leave out its sample")
+def _unfit(request: Request, expected: str) -> DataError:
+    return DataError(f"{request.name} does not contain {expected}\n  replace the file or leave out its sample")

@@ -136,8 +136,8 @@ def metadata_bin(name: str, value: float) -> int:
 
 
 def metadata_value(name: str, number: int) -> float:
-    """Return an approximate value for a bin of `metadata_bin`. The original multiplies by 49 there, but divides by 50
-    here."""
+    """Return an approximate value for a bin of `metadata_bin`. The original encodes with a
+    factor of 49 but decodes with 50."""
     if name in _SIDES:
         return number * _SIDE_STEP
     if name in _RANGES:

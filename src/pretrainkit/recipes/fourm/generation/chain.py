@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.generation.given import Example, Known, Link
+from pretrainkit.recipes.fourm.generation.examples import Example, Known, Link
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
@@ -143,11 +143,11 @@ def _with_conditions(
     return tuple(resolved)
 
 
-def _hand_over(before: Link, earlier: Known, link: Link, known: Known) -> None:
+def _hand_over(earlier_link: Link, earlier: Known, link: Link, known: Known) -> None:
     """Add the contents that an earlier model knows to `known`, if this model reads them and does not know them yet."""
     known_names = known.names()
     missing = {m.name: m for m in link.modalities if m.is_input and m.name not in known_names}
-    for modality in before.modalities:
+    for modality in earlier_link.modalities:
         modality_here = missing.get(modality.name)
         if modality_here is None or modality_here.kind != modality.kind or modality_here.name not in earlier.contents:
             continue
@@ -161,14 +161,14 @@ def _hand_over(before: Link, earlier: Known, link: Link, known: Known) -> None:
                 )
             known.contents[modality_here.name] = contents
         elif modality_here.kind == "sequence":
-            known.contents[modality_here.name] = [_translated(ids, before, link) for ids in contents]
+            known.contents[modality_here.name] = [_translated(ids, earlier_link, link) for ids in contents]
 
 
-def _translated(ids: Any, before: Link, link: Link) -> Any:
+def _translated(ids: Any, from_link: Link, to_link: Link) -> Any:
     """Return ids of one model's vocabulary as ids of another model's vocabulary."""
-    if ids is None or before.vocabulary is None or link.vocabulary is None:
+    if ids is None or from_link.vocabulary is None or to_link.vocabulary is None:
         return None
-    if before.vocabulary.fingerprint == link.vocabulary.fingerprint:
+    if from_link.vocabulary.fingerprint == to_link.vocabulary.fingerprint:
         return ids
-    text = before.vocabulary.decode(ids)
-    return np.array([*link.vocabulary.encode([text])[0], link.vocabulary.eos], np.int32)
+    text = from_link.vocabulary.decode(ids)
+    return np.array([*to_link.vocabulary.encode([text])[0], to_link.vocabulary.eos], np.int32)

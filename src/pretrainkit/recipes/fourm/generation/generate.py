@@ -24,7 +24,15 @@ from pretrainkit.exporting.folder import new_folder
 from pretrainkit.images.pillow import Pixels, thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.chain import Chain, Target
-from pretrainkit.recipes.fourm.generation.given import Example, File, Known, Link, data_examples, from_words, value_of
+from pretrainkit.recipes.fourm.generation.examples import (
+    Example,
+    File,
+    Known,
+    Link,
+    data_examples,
+    from_words,
+    value_of,
+)
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
@@ -495,40 +503,40 @@ def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) ->
     rows: dict[int, dict[str, Any]] = {}
     groups: dict[tuple[int, Modality], list[int]] = {}
     for place, (number, _) in enumerate(chosen):
-        present = [source.modalities[own] for own in source.sets[number].present]
+        present = [source.modalities[index] for index in source.sets[number].present]
         inputs = [m for kind in _ORDER for m in present if m.kind == kind and m.is_input]
         if inputs:
             # Even samples use the first input, odd samples alternate between the others.
             first, *others = inputs
-            given = others[place // 2 % len(others)] if others and place % 2 else first
-            groups.setdefault((number, given), []).append(place)
+            input_modality = others[place // 2 % len(others)] if others and place % 2 else first
+            groups.setdefault((number, input_modality), []).append(place)
     with evaluation_mode(model):
-        for (_, given), places in groups.items():
-            shown = _shown(link, source, [chosen[place] for place in places], given)
+        for (_, input_modality), places in groups.items():
+            shown = _report_rows(link, source, [chosen[place] for place in places], input_modality)
             rows |= dict(zip(places, shown, strict=True))
     return [rows[place] for place in sorted(rows)]
 
 
-def _shown(
-    link: Link, source: FourMSource, indices: Sequence[tuple[int, int]], given: Modality
+def _report_rows(
+    link: Link, source: FourMSource, indices: Sequence[tuple[int, int]], input_modality: Modality
 ) -> list[dict[str, Any]]:
-    examples = data_examples(source, indices, [given.name])
-    present = [source.modalities[place] for place in source.sets[indices[0][0]].present]
+    examples = data_examples(source, indices, [input_modality.name])
+    present = [source.modalities[row] for row in source.sets[indices[0][0]].present]
     rows: list[dict[str, Any]] = [{} for _ in examples]
     for target in present:
-        if not target.is_target or target.name == given.name:
+        if not target.is_target or target.name == input_modality.name:
             continue
         is_image = target.kind == "image"
         settings: dict[str, Any] = {"num_steps": 1} if is_image else {"max_tokens": min(_MAX_TOKENS, target.max_tokens)}
         plan = GenerationPlan(targets=(TargetConfig(modality=target.name, temperature=0.0, **settings),))
-        chain = Chain([link], plan, [given.name])
+        chain = Chain([link], plan, [input_modality.name])
         known = chain.run(examples, range(len(examples)))
-        for place, example in enumerate(examples):
-            result = Result(chain, example, 0, [contents.take([place]) for contents in known], {})
+        for row, example in enumerate(examples):
+            result = Result(chain, example, 0, [contents.take([row]) for contents in known], {})
             for name, cell in result.cells().items():
                 heading = "given" if name.startswith("from ") else name
                 if isinstance(cell, str):
-                    rows[place][heading] = [{"text": cell}]
+                    rows[row][heading] = [{"text": cell}]
                 elif cell is not None:
-                    rows[place][heading] = [{"image": thumbnail(cell.transpose(2, 0, 1), _HEIGHT)}]
+                    rows[row][heading] = [{"image": thumbnail(cell.transpose(2, 0, 1), _HEIGHT)}]
     return rows

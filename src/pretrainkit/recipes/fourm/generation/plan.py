@@ -190,13 +190,13 @@ def inputs_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
 def _named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
     """Return the modalities with this name. The first match counts: the full name; the name without resolution; tokens
     of that name, such as `tok_rgb` for `rgb`; the name of the modality's folder."""
-    ways = (
+    matchers = (
         lambda modality: modality.name == name,
         lambda modality: modality.key == name,
         lambda modality: modality.key in tuple(prefix + name for prefix in _TOKEN_PREFIXES),
         lambda modality: modality.path == name,
     )
-    return next((matches for way in ways if (matches := [m for m in modalities if way(m)])), [])
+    return next((matches for matcher in matchers if (matches := [m for m in modalities if matcher(m)])), [])
 
 
 def the_target(name: str, modalities: Sequence[Modality]) -> Modality | None:

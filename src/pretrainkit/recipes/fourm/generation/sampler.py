@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import HostBatch, with_places
-from pretrainkit.recipes.fourm.generation.given import Known, View, decoder_rows, encoder_rows
+from pretrainkit.recipes.fourm.generation.examples import Known, View, decoder_rows, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, TargetConfig, temperatures, token_counts
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
@@ -144,7 +144,7 @@ class Sampler:
             if not is_roar:
                 uniform_N = np.maximum(rng.uniform(rng.fold(keys_N, _NOISE), 1)[:, 0], 1e-300)
                 noise_N = -np.log(-np.log(uniform_N)) * target.confidence_noise  # Gumbel noise
-                chosen = surest(
+                chosen = most_confident(
                     np.log(np.maximum(probability_N, 1e-300)) + noise_N, [len(own) for own in places], counts
                 )
                 place_N, row_N, ids_N = place_N[chosen], row_N[chosen], ids_N[chosen]
@@ -239,7 +239,9 @@ class Sampler:
         return read_batch(tensors, self.model.config, layout="rows")
 
 
-def surest(confidence_N: NDArray[np.float64], num_queries: Sequence[int], num_kept: Sequence[int]) -> NDArray[np.int64]:
+def most_confident(
+    confidence_N: NDArray[np.float64], num_queries: Sequence[int], num_kept: Sequence[int]
+) -> NDArray[np.int64]:
     """Return the indices of the queries with the largest values in each row, `num_kept` of them. Queries of all rows
     are end to end. Of equal values the first ones are taken."""
     chosen, start = [], 0
@@ -309,18 +311,18 @@ class _Block:
 
     def step(self, x_RD: Tensor, place: int) -> Tensor:
         """Map the token at position `place`, (R, D), to the output (R, D)."""
-        block, own, cross = self.block, self.block.attention, self.block.cross_attention
-        q_RHK, k_RHK, v_RHK = own.qkv(block.attention_norm(x_RD)).unflatten(-1, (3, *own.heads)).unbind(1)
-        if own.query_norm is not None and own.key_norm is not None:
-            q_RHK, k_RHK = own.query_norm(q_RHK), own.key_norm(k_RHK)
+        block, attention, cross_attention = self.block, self.block.attention, self.block.cross_attention
+        q_RHK, k_RHK, v_RHK = attention.qkv(block.attention_norm(x_RD)).unflatten(-1, (3, *attention.heads)).unbind(1)
+        if attention.query_norm is not None and attention.key_norm is not None:
+            q_RHK, k_RHK = attention.query_norm(q_RHK), attention.key_norm(k_RHK)
         self.keys_RHLK[:, :, place], self.values_RHLK[:, :, place] = k_RHK, v_RHK
-        seen = slice(place + 1)
-        mixed_RHK = _one_query(q_RHK, self.keys_RHLK[:, :, seen], self.values_RHLK[:, :, seen], None)
-        x_RD = x_RD + own.out(mixed_RHK.flatten(1))
-        q_RHK = cross.query(block.query_norm(x_RD)).unflatten(-1, cross.heads)
-        q_RHK = q_RHK if cross.query_norm is None else cross.query_norm(q_RHK)
+        visible = slice(place + 1)
+        mixed_RHK = _one_query(q_RHK, self.keys_RHLK[:, :, visible], self.values_RHLK[:, :, visible], None)
+        x_RD = x_RD + attention.out(mixed_RHK.flatten(1))
+        q_RHK = cross_attention.query(block.query_norm(x_RD)).unflatten(-1, cross_attention.heads)
+        q_RHK = q_RHK if cross_attention.query_norm is None else cross_attention.query_norm(q_RHK)
         mixed_RHK = _one_query(q_RHK, self.context_keys_RHSK, self.context_values_RHSK, self._mask_R11S)
-        x_RD = x_RD + cross.out((mixed_RHK * self._has_keys_R11).flatten(1))
+        x_RD = x_RD + cross_attention.out((mixed_RHK * self._has_keys_R11).flatten(1))
         return x_RD + block.feed_forward(block.feed_forward_norm(x_RD))
 
 
