@@ -97,7 +97,7 @@ def test_a_changed_caption_depends_on_its_generator_alone(tmp_path, kind, size):
 
 
 def test_masks_without_a_mask_token_and_impossible_shares_are_refused(words, tmp_path):
-    with pytest.raises(ConfigError, match="more than 1 together"):
+    with pytest.raises(ConfigError, match="sum to more than 1"):
         CaptionAugment(TextAugmentConfig(mask_share=0.8, random_share=0.3), words)
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b"]))
     with pytest.raises(ConfigError, match="has no mask token"):

@@ -110,12 +110,12 @@ def test_the_tokenizer_of_a_run_is_the_one_it_names_or_that_of_its_text_tower(tm
 
 
 def test_what_is_no_tokenizer_is_refused_by_name(tmp_path):
-    with pytest.raises(DataError, match="holds no tokenizer"):
+    with pytest.raises(DataError, match="has no tokenizer"):
         CaptionTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(DataError, match="cannot be read"):
         CaptionTokenizer(tmp_path)
     with pytest.raises(DataError, match="there is no tokenizer folder"):
         find_folder(str(tmp_path / "absent"))
-    with pytest.raises(DataError, match="neither a folder here nor can it be fetched"):
+    with pytest.raises(DataError, match="is not a folder, and cannot be downloaded"):
         find_folder("no-such-owner/no-such-tokenizer")

@@ -264,8 +264,8 @@ def test_crops_that_transformers_begins_elsewhere_are_told(size, crop, tokenizer
         apart = list(levels_apart(config, model, tmp_path / folder, "pil", transformers))
         if folder == "odd":
             assert min(apart) > 1
-            assert f"crops of {crop} from {size} pixels begin one pixel away" in caplog.text
-            assert "sizes that differ by an even number" in caplog.text
+            assert f"crops of {crop} from {size} pixels are shifted by one pixel" in caplog.text
+            assert "sizes in data.valid_transforms that differ by an even number" in caplog.text
         else:
             assert max(apart) < 1e-3
             assert not caplog.text

@@ -46,10 +46,10 @@ def test_settings_that_fit_have_none():
 @pytest.mark.parametrize(
     ("temperature", "words"),
     [
-        ({"kind": "constant", "value": 2.0}, "value=2 is beyond .*smallest=0.01 and .*largest=0.5"),
-        ({"kind": "parameter", "value": 0.005}, "value=0.005 is beyond"),
+        ({"kind": "constant", "value": 2.0}, "value=2 is outside .*smallest=0.01 and .*largest=0.5"),
+        ({"kind": "parameter", "value": 0.005}, "value=0.005 is outside"),
         ({"kind": "parameter", "smallest": 0.5, "largest": 0.1}, "smallest=0.5 and .*largest=0.1 allow no temperature"),
-        ({"kind": "log_parameter", "value": 0.001}, r"value=0.001 is beyond model.temperature.smallest=0.01\n"),
+        ({"kind": "log_parameter", "value": 0.001}, r"value=0.001 is outside model.temperature.smallest=0.01\n"),
     ],
 )
 def test_a_temperature_that_would_be_used_as_another_is_one_problem(temperature, words):

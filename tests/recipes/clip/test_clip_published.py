@@ -222,7 +222,7 @@ def test_files_of_openai_are_read_without_running_them(kind, tmp_path):
 def test_a_file_alone_needs_a_config_that_says_its_heads(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(LikeOpenAI().state_dict(), path)
-    with pytest.raises(InputError, match="does not say the heads"):
+    with pytest.raises(InputError, match="does not state the heads"):
         import_model(path, None, tmp_path / "ours", format="openclip")
     torch.save({"visual.layer1.0.conv1.weight": torch.zeros(1)}, path)
     with pytest.raises(CheckpointError, match="ResNet"):
@@ -232,11 +232,14 @@ def test_a_file_alone_needs_a_config_that_says_its_heads(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"text_cfg": {"hf_model_name": "roberta-base"}}, "hf_model_name 'roberta-base', which this recipe lacks"),
+        (
+            {"text_cfg": {"hf_model_name": "roberta-base"}},
+            "hf_model_name 'roberta-base', which this recipe does not support",
+        ),
         ({"vision_cfg": {"attentional_pool": True}}, "attentional_pool True"),
-        ({"vision_cfg": {"new_thing": 3}}, "new_thing 3, which is not known"),
+        ({"vision_cfg": {"new_thing": 3}}, "new_thing 3, which is unknown"),
         ({"multimodal_cfg": {"width": 3}}, "multimodal_cfg"),
-        ({"text_cfg": {"no_causal_mask": True}}, "attend to the padding"),
+        ({"text_cfg": {"no_causal_mask": True}}, "attend to padding"),
     ],
 )
 def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
@@ -491,7 +494,7 @@ def text_only(image=None, **words):
 @pytest.mark.parametrize(
     ("config", "site"),
     [
-        (text_only(), "transformers' SigLIP reads the last slot"),
+        (text_only(), "transformers' SigLIP needs model.text.pool=last"),
         (text_only(tiny_timm(), **SIGLIP_WORDS), "transformers' SigLIP has no image tower"),
     ],
     ids=["causal", "class token"],
@@ -500,8 +503,10 @@ def test_what_siglip_of_transformers_lacks_is_exported_as_the_message_says(confi
     write_native(config, random_model(config), tokenizer, tmp_path / "ours")
     with pytest.raises(InputError) as refused:
         export(tmp_path / "ours", "huggingface", tmp_path / "theirs")
-    if site.endswith("slot"):
-        advice = followed(refused.value, "recipes/clip/siglip_layout.py: transformers' SigLIP reads the last slot")
+    if site.endswith("last"):
+        advice = followed(
+            refused.value, "recipes/clip/siglip_layout.py: transformers' SigLIP needs model.text.pool=last"
+        )
     else:
         advice = followed(refused.value, "recipes/clip/siglip_layout.py: transformers' SigLIP has no image tower")
     export(tmp_path / "ours", advice.split()[-1], tmp_path / "again")
@@ -520,7 +525,7 @@ def test_a_file_alone_is_read_with_the_settings_that_the_message_asks_for(tmp_pa
     torch.save(LikeOpenAI().state_dict(), path)
     with pytest.raises(InputError) as refused:
         import_model(path, None, tmp_path / "ours", format="openclip")
-    assert "--config FILE" in followed(refused.value, "recipes/clip/open_clip_layout.py: … does not say the heads")
+    assert "--config FILE" in followed(refused.value, "recipes/clip/open_clip_layout.py: … does not state the heads")
     config = run_config(
         vit(hidden_size=128, intermediate_size=512, num_heads=2),
         text(hidden_size=64, intermediate_size=256, num_heads=1),

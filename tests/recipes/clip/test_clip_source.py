@@ -301,7 +301,7 @@ def test_bad_rows_stop_a_run_that_does_not_replace_and_every_evaluation(tokenize
     told[3]["caption"] = ""
     write_csv_set(spoilt, "valid", [{**row, "image": f"9{row['image'][1:]}"} for row in told])
     held_out = open_source(run_of(tokenizer, [spoilt], [spoilt]), "valid")
-    with pytest.raises(DataError, match=r"row 3 \(9003\.png\): empty caption: there is no text\n  evaluation must see"):
+    with pytest.raises(DataError, match=r"row 3 \(9003\.png\): empty caption: there is no text\n  evaluation needs"):
         held_out.build(all_records(held_out))
 
 
@@ -312,7 +312,7 @@ def test_more_bad_rows_than_allowed_end_the_run_with_their_reasons(tokenizer, sp
     told = str(error.value)
     for part in ("1 of 300 images (missing image)", "1 of 300 images (broken image)", "1 of 300 captions (empty)"):
         assert part in told
-    assert "a share of 0.01, more than data.max_bad_fraction=0.007" in told
+    assert "a share of 0.01, which is more than data.max_bad_fraction=0.007" in told
     allowed = re.search(r"data\.max_bad_fraction=(\S+)$", told)
     source = opened(tokenizer, [spoilt], max_bad_fraction=float(allowed[1]))
     assert source.build(all_records(source))["bad"].any()
@@ -324,7 +324,9 @@ def test_a_broken_image_with_five_captions_is_one_bad_image(tokenizer, tmp_path)
     source = opened(tokenizer, [folder], max_bad_fraction=0.01)
     assert Counter(source.build(all_records(source))["bad"].tolist())[REASONS.index("broken image")] == 5
     (folder / "train" / "0021.png").write_bytes(png(21)[:200])
-    with pytest.raises(DataError, match=r"2 of 100 images \(broken image\); that is a share of 0\.02, more than"):
+    with pytest.raises(
+        DataError, match=r"2 of 100 images \(broken image\); this is a share of 0\.02, which is more than"
+    ):
         source.build(all_records(source))
 
 
@@ -367,29 +369,31 @@ def test_of_a_torn_archive_what_can_be_read_is_used_and_counted(tokenizer, torn,
     assert any(reason.startswith("file that cannot be read to its end, such as 00001.tar") for reason in left_out)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "1 file cannot be read to the end, such as 00001.tar: " in line
-    assert line.endswith(f"; the {len(pairs)} pairs that can be read are used")
+    assert line.endswith(f"; the {len(pairs)} readable pairs are used")
 
 
 def test_a_torn_archive_stops_a_run_that_does_not_replace(tokenizer, torn):
     with pytest.raises(DataError, match=r"data\.train=.*1 file cannot be read to the end") as error:
         opened(tokenizer, [torn], on_bad_sample="error")
-    advice = followed(error.value, "recipes/clip/checks.py: … / …, or use what can be read")
-    advised = re.search(r"use what can be read: data\.(\w+)=(\w+) data\.(\w+)=(\S+)$", advice)
+    advice = followed(error.value, "recipes/clip/checks.py: … / …, or use the readable part")
+    advised = re.search(r"use the readable part: data\.(\w+)=(\w+) data\.(\w+)=(\S+)$", advice)
     assert opened(tokenizer, [torn], **{advised[1]: advised[2], advised[3]: float(advised[4])}).sizes
 
 
 def test_what_a_torn_archive_lacks_counts_as_bad(tokenizer, torn):
     with pytest.raises(DataError, match=r"1 file cannot be read") as error:
         opened(tokenizer, [torn])
-    advice = followed(error.value, "recipes/clip/checks.py: … / with them about")
-    lost, share = re.search(r"about (\d+) pairs are lost, a share of (\S+), more than data\.max_bad", advice).groups()
+    advice = followed(error.value, "recipes/clip/checks.py: … / about")
+    lost, share = re.search(
+        r"about (\d+) pairs are lost, a share of (\S+), which is more than data\.max_bad", advice
+    ).groups()
     allowed = float(re.search(r"allow more: data\.max_bad_fraction=(\S+)$", advice)[1])
     source = opened(tokenizer, [torn], max_bad_fraction=allowed)
     assert source.sizes == (16 - int(lost),)
     assert float(share) == pytest.approx(int(lost) / 16, rel=0.05)
     # A bad image comes on top of it.
     (pairs,) = source.sets
-    with pytest.raises(DataError, match=rf"about {lost} pairs \(torn file\); that is a share of"):
+    with pytest.raises(DataError, match=rf"about {lost} pairs \(torn file\); this is a share of"):
         BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BadImage("broken image", "it breaks off"))
     BadRows(pairs, (int(lost) + 2) / 16).add(0, BadImage("broken image", "it breaks off"))
 
@@ -440,8 +444,8 @@ def test_held_out_pairs_that_cannot_be_read_are_found_before_training(
         train(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     if damage == "torn archive":
-        followed(error.value, "recipes/clip/checks.py: … / evaluation must see every row")
-    advice = re.search(r"leave out what is bad: pretrainkit (.+)\n  and then data\.valid=(\w+)", str(error.value))
+        followed(error.value, "recipes/clip/checks.py: … / evaluation needs every row")
+    advice = re.search(r"leave out bad rows: pretrainkit (.+)\n  and then data\.valid=(\w+)", str(error.value))
     result = CliRunner().invoke(app, shlex.split(advice[1]))
     assert result.exit_code == 0, result.output
     run = run_of(tokenizer, two_sets, [advice[2]])
@@ -484,9 +488,9 @@ def test_the_vocabulary_comes_from_the_tokenizer(tokenizer, two_sets):
         ({"max_length": 40}, "data.max_length is 40 tokens, but the text tower has 32 positions"),
         ({"train_transforms": [{"op": "resize", "size": 32}]}, "makes images of 32 x 32 pixels, but .* is 16"),
         ({"valid_transforms": [{"op": "resize_shorter", "size": 16}]}, "data.valid_transforms: .*different sizes"),
-        ({"text_augment": {"mask_share": 0.8, "random_share": 0.5}}, "more than 1 together"),
-        ({"batch_size": 16, "order": "debias"}, "data.batch_size is 16, but two has 10 pairs: no whole batch"),
-        ({"batch_size": 40}, "data.batch_size is 40, but one has 24 pairs, two has 10 pairs: no whole batch"),
+        ({"text_augment": {"mask_share": 0.8, "random_share": 0.5}}, "sum to more than 1"),
+        ({"batch_size": 16, "order": "debias"}, "data.batch_size is 16, but two has 10 pairs: too few for a batch"),
+        ({"batch_size": 40}, "data.batch_size is 40, but one has 24 pairs, two has 10 pairs: too few for a batch"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_with_the_numbers(tokenizer, two_sets, changes, message):
@@ -568,5 +572,5 @@ def test_held_out_images_may_share_names_with_others_and_are_warned_about_when_c
 
 
 def test_the_same_pairs_are_not_held_out_under_another_name(tokenizer, two_sets):
-    with pytest.raises(DataError, match="holds the same pairs as"):
+    with pytest.raises(DataError, match="has the same pairs as"):
         bind(run_of(tokenizer, two_sets[1:], [{"path": str(two_sets[1]), "split": "train"}]))

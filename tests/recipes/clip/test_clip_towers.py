@@ -78,7 +78,7 @@ def test_patch_dropout_is_decided_by_what_the_constructor_takes(timm):
 def test_unknown_encoders_and_options_are_named(timm):
     with pytest.raises(ConfigError, match="nothing_like_it") as error:
         build_image_tower(tiny_timm(name="nothing_like_it"))
-    advice = followed(error.value, "recipes/clip/foreign_towers.py: timm cannot make model.image.name")
+    advice = followed(error.value, "recipes/clip/foreign_towers.py: timm cannot build model.image.name")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(re.search(r"python -c '(.+?)';", advice)[1], {})
     assert tiny_timm().name in ast.literal_eval(printed.getvalue())

@@ -149,6 +149,6 @@ def test_captions_of_cifar_are_the_published_ones():
     assert templates[:2] == ["a photo of a {}.", "a blurry photo of a {}."]
     assert {"a black and white photo of the {}.", "a photo of a small {}.", "a photo of the big {}."} < set(templates)
     assert all(template.count("{}") == 1 for template in templates)
-    with pytest.raises(ValueError, match="suite has captions"):
+    with pytest.raises(ValueError, match="suite defines the captions"):
         ClassificationConfig(path="x", suite="cifar", templates_file="y")
     assert ClassificationConfig(path="x", suite="cifar", class_names="names.json").suite == "cifar"

@@ -1,5 +1,5 @@
-"""Facts about encoders that a model's config takes from elsewhere when a run starts, so that the run no longer needs
-the source. Torch-free."""
+"""Architectures of encoders of other libraries. They are copied to the config when a run starts, so that the run no
+longer needs their source. Imports no torch."""
 
 import json
 import re
@@ -25,16 +25,16 @@ _BERT_BASE = {
     "pad_token_id": 0,
 }
 _KNOWN = {"bert-base-uncased": _BERT_BASE, "google-bert/bert-base-uncased": _BERT_BASE}
-"""Those of our presets, which so can be built and counted without network."""
+"""Architectures of our presets, so that these can be built and planned without network."""
 
 
 _LOCAL, _HUB = "local-dir", "hf-hub"
-"""Sources of encoders that timm does not know by name."""
+"""Sources of encoders that are not in timm's list of names."""
 
 
 def bind_model(config: ClipRun) -> ClipRun:
-    """Fill in the architectures of foreign encoders that are stored in a folder or on a hub. Raises ConfigError where
-    there is no such encoder."""
+    """Fill in the architectures of encoders that are stored in a folder or on the hub. Raises ConfigError if there is
+    no such encoder."""
     image, text = config.model.image, config.model.text
     updates: dict[str, Any] = {}
     if isinstance(image, TimmConfig) and image.architecture is None and ":" in image.name:
@@ -45,8 +45,8 @@ def bind_model(config: ClipRun) -> ClipRun:
 
 
 def bind_timm(config: TimmConfig) -> TimmConfig:
-    """Fill in the contents of the config.json that `name`, of the form SOURCE:PLACE, points at; the path of a folder
-    becomes absolute. Raises ConfigError where there is none, or it is not of timm."""
+    """Fill in the content of the config.json of an encoder whose `name` has the form SOURCE:PLACE. The path of a folder
+    becomes absolute. Raises ConfigError if the file does not exist or timm did not write it."""
     source, _, place = config.name.partition(":")
     if source == _LOCAL:
         place = str(Path(place).expanduser().absolute())
@@ -55,20 +55,20 @@ def bind_timm(config: TimmConfig) -> TimmConfig:
         path = _from_hub(place, "model.image.name")
     else:
         raise ConfigError(
-            f"model.image.name={config.name} names a place that timm does not know\n"
+            f"model.image.name={config.name} has a source that timm does not know\n"
             f"  give {_LOCAL}:FOLDER, {_HUB}:NAME, or a name of timm"
         )
-    found = _content(path, f"model.image.name={config.name}", "a folder that timm wrote")
-    if "architecture" not in found:
+    content = _content(path, f"model.image.name={config.name}", "a folder that timm wrote")
+    if "architecture" not in content:
         raise ConfigError(
             f"model.image.name={config.name}: {path} names no architecture of timm\n  give a folder that timm wrote"
         )
-    return config.changed(name=f"{source}:{place}", architecture=found)
+    return config.changed(name=f"{source}:{place}", architecture=content)
 
 
 def with_name_of(wanted: ClipModelConfig, given: ClipModelConfig) -> ClipModelConfig:
-    """`given` with the settings of `wanted` for its encoder of timm, where both are the same one: the tag of a name
-    only says which weights were published with it, and rates of dropout belong to a training."""
+    """Return `given` with the settings of `wanted` for its timm encoder if both are the same encoder. The tag of a name
+    only identifies published weights, and dropout rates belong to the training."""
     image, own = wanted.image, given.image
     if not (isinstance(image, TimmConfig) and isinstance(own, TimmConfig)) or _identity(image) != _identity(own):
         return given
@@ -79,13 +79,15 @@ def with_name_of(wanted: ClipModelConfig, given: ClipModelConfig) -> ClipModelCo
 def _identity(config: TimmConfig) -> tuple[str, dict[str, Any]]:
     name = str((config.architecture or {}).get("architecture", config.name))
     if ":" not in name:
-        name = re.sub("_(in21k|in22k|in22ft1k)$", "", name.partition(".")[0])  # which were tags in older versions
+        name = re.sub(
+            "_(in21k|in22k|in22ft1k)$", "", name.partition(".")[0]
+        )  # suffixes that older versions of timm used as tags
     return name, {option: value for option, value in config.options.items() if "drop" not in option}
 
 
 def read_architecture(name: str) -> dict[str, Any]:
-    """Return the contents of the `config.json` of a folder, or of a name on the hub. Raises ConfigError where it cannot
-    be read."""
+    """Return the content of `config.json` in a folder or in a model on the hub. Raises ConfigError if it cannot be
+    read."""
     if Path(name).is_dir():
         path = Path(name) / "config.json"
     elif name in _KNOWN:
@@ -103,7 +105,7 @@ def _content(path: Path, given: str, wanted: str) -> dict[str, Any]:
 
 
 def _from_hub(name: str, field: str) -> Path:
-    """The config.json of NAME or NAME@REVISION."""
+    """Return the path of the config.json of NAME or NAME@REVISION, downloaded from the hub."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -113,6 +115,6 @@ def _from_hub(name: str, field: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
-            f"{field}={name} is no folder here, and the hub does not give it: {reason}\n"
-            "  give the path of a folder, or a name on the hub where there is network"
+            f"{field}={name} is not a folder, and cannot be read from the hub: {reason}\n"
+            "  give the path of a folder, or a name on the hub with a network connection"
         ) from None

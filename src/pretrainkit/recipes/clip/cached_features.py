@@ -1,7 +1,7 @@
-"""Training on the features of towers that do not learn: computed once, by all ranks, kept in the run folder.
+"""Training on the features of frozen towers. All ranks compute them once, and store them in the run folder.
 
-A folder of features is complete or absent, and belongs to one tower and one split: `manifest.json` says which. Of
-images there is one row for each distinct image, of captions one for each row of the set; float32.
+A folder of features has a `manifest.json` and is complete or absent. It has a float32 file per tower and set, with a
+row for each distinct image, or for each caption of the set.
 
 Dimensions: N rows of a set, I distinct images or captions, B pairs of a batch, D width of a tower.
 """
@@ -45,7 +45,7 @@ class FeatureSource(ClipSource):
     ) -> None:
         super().__init__(config, "train", sets, tokenizer)
         self._folder, self._towers = folder, tuple(towers)
-        # A row that stood in for another would have the wrong features.
+        # A row that replaces another would have the wrong features.
         self._why_strict = "data.cache_frozen needs every row"
         self._features = {
             tower: [np.load(_file(folder, tower, number), mmap_mode="r") for number in range(len(sets))]
@@ -76,7 +76,7 @@ class FeatureSource(ClipSource):
 
 
 def open_features(config: ClipRun, folder: Path, towers: tuple[Tower, ...]) -> FeatureSource:
-    """The source of a bound config over features that are complete."""
+    """Return the source of a bound config with complete features."""
     sets = [open_pairs(source, "train") for source in config.data.train]
     return FeatureSource(config, sets, CaptionTokenizer(tokenizer_folder(config)), folder, towers)
 
@@ -89,13 +89,13 @@ def with_cached_features(
     world: World,
     precision: Precision,
 ) -> FeatureSource:
-    """Compute the features that are missing, and return the source over them: a collective. Raises DataError where a
-    row of the training data is bad.
+    """Compute missing features, and return the source with them. All ranks must call this together. Raises DataError if
+    a row of the training data is bad.
 
     Args:
-        config: Bound.
-        model: The model before training, or as it was saved last: its frozen towers are the same. On the device.
-        cache: The folder of the folders of features. Each rank writes its share in place: all must see the same folder.
+        config: A bound config.
+        model: Returns the model on the device, before training or as last saved. Its frozen towers are the same.
+        cache: Folder for folders of features, on a file system that all ranks share. Each rank writes its part.
     """
     towers = tuple(cached_towers(config)[0])
     encoder = model()
@@ -124,7 +124,7 @@ def _compute(
                 return model.image(model.normalized(batch["image"]))
             return model.text(batch["input_ids"], batch["num_tokens"])
 
-    found = forward_batches(
+    parts = forward_batches(
         _rows(config, pairs, tower),
         forward,
         len(out_ID),
@@ -132,7 +132,7 @@ def _compute(
         world=world,
         num_threads=config.data.loader_workers[1],
     )
-    for rows, features_BD in found:
+    for rows, features_BD in parts:
         out_ID[rows] = features_BD.cpu().numpy()
     out_ID.flush()
 
@@ -147,9 +147,12 @@ def _rows(config: ClipRun, pairs: Pairs, tower: Tower) -> BuildRows:
 
 
 def _image_number(pairs: Pairs) -> NDArray[np.int64]:
-    """(N,) the row of each pair's image in the file of features: images in the order of their first pair."""
+    """Return (N,) the row of each pair's image in the file of features, where images are in the order of their first
+    pair."""
     _, first, number_N = np.unique(pairs.image_ids, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[number_N]  # twice: the rank of each image's first pair among those of all
+    return np.argsort(np.argsort(first))[
+        number_N
+    ]  # argsort twice: the position of each image's first pair among all first pairs
 
 
 def _start(config: ClipRun, model: DualEncoder, source: ClipSource, partial: Path, towers: Sequence[Tower]) -> None:
@@ -175,8 +178,7 @@ def _file(folder: Path, tower: Tower, number: int) -> Path:
 
 
 def _key(model: DualEncoder, source: ClipSource, towers: Sequence[Tower], precision: Precision) -> str:
-    """Hash of everything that features depend on: the weights of the towers, the pairs, their settings, and the
-    precision."""
+    """Return a hash of everything that affects the features: weights of the towers, pairs, settings and precision."""
     state = hashlib.blake2b(digest_size=16)
     state.update(f"{source.fingerprint} {precision.name} {model.mean_and_deviation}".encode())
     for tower in towers:

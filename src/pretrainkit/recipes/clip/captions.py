@@ -1,14 +1,13 @@
-"""Captions to token ids, with any tokenizer: a folder of ours, one of transformers, or a name on the hub; and changed
-captions in training.
+"""Tokenization of captions, and random changes of captions in training.
 
-What stands before and behind a text, such as [CLS] and [SEP] or <s> and </s>, is what the tokenizer itself puts there.
-A control token spelled out in a caption is text. `transformers` is imported only for folders that have neither
-tokenizer.json nor vocab.txt.
+A tokenizer is a folder of ours, a folder of transformers, or a name on the hub. The control tokens around a text, such
+as [CLS] and [SEP] or <s> and </s>, are those of the tokenizer. A control token that is spelled out in a caption is
+text. `transformers` is imported only for folders that have neither tokenizer.json nor vocab.txt.
 
 Captions are changed as in Cui et al. 2022 (ZeroVL), https://arxiv.org/abs/2112.09331: pieces become mask tokens or
-other pieces, or are removed, and as in its code the pieces that are left are joined to text, which is tokenised once
-more. Its code draws from Python's global stream and takes random pieces in the order of a hash table; here draws come
-from the example's generator, and pieces are in the order of their ids.
+other pieces, or are removed. As in its code, the remaining pieces are joined to text, which is tokenized again. Its
+code draws from Python's global stream, and takes random pieces in the order of a hash table. Here, draws come from the
+example's generator, and pieces are in the order of their ids.
 
 Dimensions: B captions, T tokens of the longest, P pieces of a caption.
 """
@@ -37,11 +36,13 @@ _USUAL = {"pad": ("[PAD]", "<pad>"), "mask": ("[MASK]", "<mask>")}
 
 
 class CaptionTokenizer:
-    """Text to ids with a fixed longest length. Safe for threads; picklable."""
+    """Converts texts to ids, cut at a maximum length. Thread-safe and picklable."""
 
     def __init__(self, folder: Path, *, reads_control_tokens: bool = False) -> None:
-        """Load the tokenizer in `folder`. Raises DataError where there is none, or it is broken.
-        `reads_control_tokens`: a control token spelled out in a text is that token, and not text."""
+        """Load the tokenizer in `folder`. Raises DataError if there is none, or it is broken.
+
+        reads_control_tokens: True if a control token that is spelled out in a text becomes that token, not text.
+        """
         self.folder, self._reads_control_tokens = folder, reads_control_tokens
         self._model = load_model(folder)
         self._model.no_padding()
@@ -49,23 +50,24 @@ class CaptionTokenizer:
         self._model.encode_special_tokens = not reads_control_tokens
         by_id = {index: piece for piece, index in self._model.get_vocab(with_added_tokens=True).items()}
         self.pieces = [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
-        """Text form of each id; "" for ids that none has."""
+        """Text of each id; "" for unused ids."""
         self.vocab_size = len(self.pieces)
         self.is_wordpiece = type(self._model.model).__name__ == "WordPiece"
-        """Pieces inside words begin with ##."""
+        """True if pieces inside words start with ##."""
         self.prefix, self.suffix = self._surroundings()
         ids = {piece: index for index, piece in enumerate(self.pieces)}
         roles = _roles(folder, ids)
         self.mask_id = roles.get("mask")
         last = self.suffix[-1] if self.suffix else 0
-        self.pad_id = roles.get("pad", last)  # never looked at: num_tokens tells where a caption ends
+        self.pad_id = roles.get("pad", last)  # any id: num_tokens marks the end of a caption
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that ids depend on."""
+        """Hash of everything that affects the ids."""
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
 
     def save(self, path: Path) -> None:
+        """Write the tokenizer as a tokenizer.json file."""
         self._model.save(str(path))
 
     def special_ids(self) -> list[int]:
@@ -73,18 +75,21 @@ class CaptionTokenizer:
         return sorted(index for index, token in self._model.get_added_tokens_decoder().items() if token.special)
 
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text alone, of any length."""
+        """Return the ids of each text, uncut and without control tokens."""
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # batches are prepared in parallel already
-        return [found.ids for found in self._model.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self._model.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def whole(self, bare: Sequence[int], max_length: int) -> list[int]:
-        """`bare` ids, cut, between what stands before and behind a text: at most `max_length`."""
-        room = max_length - len(self.prefix) - len(self.suffix)
-        return [*self.prefix, *bare[: max(0, room)], *self.suffix]
+        """Return `bare` ids between the control tokens, cut to at most `max_length` ids in total."""
+        max_bare = max_length - len(self.prefix) - len(self.suffix)
+        return [*self.prefix, *bare[: max(0, max_bare)], *self.suffix]
 
     def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> dict[str, np.ndarray]:
-        """Rows of ids as a batch: `input_ids` int32 (B, T), filled up with the pad id to `num_columns` (None: to the
-        longest row), and `num_tokens` int32 (B,), of each with those before and behind the text; at least 1."""
+        """Return rows of ids as a batch.
+
+        `input_ids` int32 (B, T) is padded with the pad id to `num_columns` (None: to the longest row). `num_tokens`
+        int32 (B,) is the number of ids in each row, including control tokens, and at least 1.
+        """
         num_tokens = np.fromiter(map(len, rows), np.int32, len(rows))
         width = int(num_tokens.max(initial=1)) if num_columns is None else num_columns
         input_ids = np.full((len(rows), width), self.pad_id, np.int32)
@@ -93,11 +98,11 @@ class CaptionTokenizer:
         return {"input_ids": input_ids, "num_tokens": np.maximum(num_tokens, 1)}
 
     def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> dict[str, np.ndarray]:
-        """Captions as a batch, `pad`ded; those of more than `max_length` tokens lose their end."""
+        """Return captions as a batch, like `pad`. Captions of more than `max_length` tokens are cut at their end."""
         return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
 
     def _surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids that the tokenizer puts before and behind a text: those around a short one."""
+        """Return the control ids before and after a text, found by encoding a short text."""
         bare = self._model.encode("a", add_special_tokens=False).ids
         whole = self._model.encode("a", add_special_tokens=True).ids
         num_before = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0) if bare else 0
@@ -118,22 +123,22 @@ def tokenizer_folder(config: ClipRun) -> Path:
         name = text.name
     if name is None:
         raise ConfigError(
-            "data.tokenizer is not set, and our own text transformer brings none\n"
+            "data.tokenizer is not set, and our own text transformer has no tokenizer\n"
             "  give the folder of a tokenizer: data.tokenizer=FOLDER; a trained model needs the one it was trained "
-            "with, for a new model it is made by pretrainkit data captions, corpus count-words and tokenizer train"
+            "with, for a new model create one with pretrainkit data captions, corpus count-words and tokenizer train"
         )
     return find_folder(name)
 
 
 def find_folder(name: str) -> Path:
-    """Return the folder of a tokenizer: `name` itself, or a copy of the files that the hub has under it. Raises
-    DataError where neither exists."""
+    """Return the folder of a tokenizer: `name` itself, or a copy of its files from the hub. Raises DataError if neither
+    exists."""
     folder = Path(name)
     if folder.is_dir():
         return folder
     if folder.is_file():
         raise DataError(
-            f"the tokenizer {name} is a file\n  give the folder that holds it: data.tokenizer={folder.parent}"
+            f"the tokenizer {name} is a file\n  give the folder that contains it: data.tokenizer={folder.parent}"
         )
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DataError(f"there is no tokenizer folder {name}\n  check data.tokenizer")
@@ -141,16 +146,16 @@ def find_folder(name: str) -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=[*_FILES, *_ABOUT]))
-    except Exception as error:  # of the library, of its HTTP client, or of the file system
+    except Exception as error:  # from the library, its HTTP client, or the file system
         raise DataError(
-            f"the tokenizer {name} is neither a folder here nor can it be fetched from the hub: "
+            f"the tokenizer {name} is not a folder, and cannot be downloaded from the hub: "
             f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}\n"
             "  give a folder: data.tokenizer=FOLDER"
         ) from error
 
 
 def load_model(folder: Path) -> "tokenizers.Tokenizer":
-    """Load the tokenizer of a folder by the `tokenizers` library. Raises DataError where there is none, or it cannot be
+    """Load the tokenizer of a folder with the `tokenizers` library. Raises DataError if there is none, or it cannot be
     read."""
     import tokenizers
 
@@ -170,23 +175,24 @@ def load_model(folder: Path) -> "tokenizers.Tokenizer":
             f"the tokenizer in {folder} cannot be read: {type(error).__name__}: {str(error)[:200]}\n"
             "  restore the folder from a copy"
         ) from error
-    raise DataError(f"{folder} holds no tokenizer: none of {', '.join(_FILES)}\n  check data.tokenizer")
+    raise DataError(f"{folder} has no tokenizer: none of {', '.join(_FILES)}\n  check data.tokenizer")
 
 
 def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
-    """BERT's, from its list of pieces; upper case is folded unless tokenizer_config.json says do_lower_case: false."""
+    """Build BERT's tokenizer from its list of pieces. It folds case unless do_lower_case is false in
+    tokenizer_config.json."""
     from tokenizers import BertWordPieceTokenizer, processors
 
     pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     ids = {piece: index for index, piece in enumerate(pieces)}
     about = read_settings(folder / "tokenizer_config.json")
-    made = BertWordPieceTokenizer(
+    wordpiece = BertWordPieceTokenizer(
         ids,
         lowercase=about.get("do_lower_case", True),
         strip_accents=about.get("strip_accents"),
         handle_chinese_chars=about.get("tokenize_chinese_chars", True),
     )
-    tokenizer = made._tokenizer
+    tokenizer = wordpiece._tokenizer
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -196,7 +202,7 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
 
 
 def _siglip(folder: Path) -> "tokenizers.Tokenizer":
-    """SigLIP's, from its list of pieces: captions in lower case, without punctuation, with an end token."""
+    """Build SigLIP's tokenizer from its list of pieces: lower case, no punctuation, and an end token."""
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -225,20 +231,20 @@ def _siglip(folder: Path) -> "tokenizers.Tokenizer":
 
 
 def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:
-    """Ids of the control tokens by role: as the folder's JSON files say, else by what they are usually called."""
+    """Return the ids of control tokens by role, from the folder's JSON files or else from their usual names."""
     named = {**read_settings(folder / "tokenizer_config.json"), **read_settings(folder / "special_tokens_map.json")}
-    found = {}
+    roles = {}
     for role, usual in _USUAL.items():
         token = named.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
         name = next((name for name in ([token] if token else usual) if name in ids), None)
         if name is not None:
-            found[role] = ids[name]
-    return found
+            roles[role] = ids[name]
+    return roles
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is none. Raises DataError where the file is broken."""
+    """Return the object in a JSON file; empty if there is no file. Raises DataError if the file is broken."""
     if not path.is_file():
         return {}
     try:
@@ -249,32 +255,35 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 _MAX_GLUED = 2
-"""Pieces inside a word that are joined to its first; ZeroVL loses the others."""
+"""Maximum number of inner pieces that are joined to the first piece of a word. ZeroVL drops the others."""
 _INSIDE = "##"
 _REMOVED = -1
 
 
 class CaptionAugment:
-    """Changes of bare captions to bare ids. WordPiece as in ZeroVL. Other tokenizers keep the remaining ids as they
-    are, and random pieces are never control tokens: their text cannot be put together piece by piece."""
+    """Encodes captions to bare ids with random changes.
+
+    With WordPiece, it does the same as ZeroVL. With other tokenizers, the remaining ids are not joined to text again,
+    because that is not possible piece by piece, and random pieces are never control tokens.
+    """
 
     def __init__(self, config: TextAugmentConfig, tokenizer: CaptionTokenizer) -> None:
-        """Raises ConfigError where mask tokens are wanted and the tokenizer has none, or the shares add up to more than
+        """Raise ConfigError if mask tokens are needed but the tokenizer has none, or if the shares sum to more than
         1."""
         if config.mask_share + config.random_share > 1:
             raise ConfigError(
-                f"data.text_augment: mask_share {config.mask_share} and random_share {config.random_share} are more "
-                "than 1 together\n  they are shares of the pieces that change; the rest is removed"
+                f"data.text_augment: mask_share {config.mask_share} and random_share {config.random_share} sum to more "
+                "than 1\n  give shares of the changed pieces; the other changed pieces are removed"
             )
         if config.mask_share and config.probability and tokenizer.mask_id is None:
             raise ConfigError(
                 f"data.text_augment.mask_share is {config.mask_share}, but the tokenizer in {tokenizer.folder} has no "
-                "mask token\n  set data.text_augment.mask_share=0, or take another tokenizer"
+                "mask token\n  set data.text_augment.mask_share=0, or use another tokenizer"
             )
         self.config, self.tokenizer = config, tokenizer
         self._mask_id = tokenizer.mask_id if tokenizer.mask_id is not None else _REMOVED
         everything = np.arange(tokenizer.vocab_size)
-        is_wordpiece = tokenizer.is_wordpiece  # ZeroVL draws from all pieces, control tokens too
+        is_wordpiece = tokenizer.is_wordpiece  # ZeroVL draws from all pieces, including control tokens
         self._random_ids = everything if is_wordpiece else np.setdiff1d(everything, tokenizer.special_ids())
         self._with_control = CaptionTokenizer(tokenizer.folder, reads_control_tokens=True) if is_wordpiece else None
 
@@ -298,26 +307,27 @@ def changed_pieces(
     mask_id: int,
     random_ids: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """(P,) ids to those that are left, each kept, masked, replaced or removed independently of the others.
+    """Return the remaining ids of (P,) ids. Each is kept, masked, replaced or removed independently of the others.
 
-    One uniform number below `probability` decides that a piece changes; divided by it, into what.
+    A piece changes if its uniform number is below `probability`. The same number, divided by `probability`, decides the
+    kind of change.
     """
-    # All pieces draw both numbers, whatever becomes of them, so that one piece does not change the draws of others.
+    # Every piece draws both numbers, even if it needs none, so that it does not affect the draws of other pieces.
     drawn_P = generator.random(len(ids_P))
     random_P = random_ids[generator.integers(len(random_ids), size=len(ids_P))]
     masked = config.probability * config.mask_share
     replaced = masked + config.probability * config.random_share
-    found_P = np.where(drawn_P < config.probability, _REMOVED, ids_P)
-    found_P = np.where(drawn_P < replaced, random_P, found_P)
-    found_P = np.where(drawn_P < masked, mask_id, found_P)
-    return found_P[found_P != _REMOVED]
+    result_P = np.where(drawn_P < config.probability, _REMOVED, ids_P)
+    result_P = np.where(drawn_P < replaced, random_P, result_P)
+    result_P = np.where(drawn_P < masked, mask_id, result_P)
+    return result_P[result_P != _REMOVED]
 
 
 def joined(pieces: Sequence[str], mask: str) -> str:
-    """The text of WordPiece pieces as ZeroVL puts it together: at most two ## pieces stay with the word before them;
-    those behind a mask token, or without a word, are lost."""
+    """Join WordPiece pieces to text like ZeroVL: at most two ## pieces are appended to the word before them. Those
+    after a mask token, or without a word, are dropped."""
     words: list[str] = []
-    num_glued: int | None = None  # None: there is no word to glue to
+    num_glued: int | None = None  # None: there is no word to append to
     for piece in pieces:
         if piece == mask:
             words.append(piece)

@@ -1,5 +1,4 @@
-"""Checks that the settings of a run, its tokenizer and its sets of pairs fit each other, before anything is
-computed."""
+"""Checks before anything is computed that settings, tokenizer and sets of pairs match each other."""
 
 import json
 import logging
@@ -23,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 def image_problems(config: ClipRun) -> list[str]:
-    """Transforms that do not give what the image tower takes."""
+    """Return problems: transforms whose images the image tower cannot read."""
     problems = []
     wanted = config.model.image.image_size
     for field in ("train_transforms", "valid_transforms"):
@@ -41,7 +40,7 @@ def image_problems(config: ClipRun) -> list[str]:
 
 
 def text_problems(config: ClipRun, tokenizer: CaptionTokenizer) -> list[str]:
-    """A tokenizer or caption length that the text tower cannot take."""
+    """Return problems: a tokenizer or caption length that the text tower does not support."""
     text, max_length = config.model.text, config.data.max_length
     if text.kind == "transformer":
         size: int | None = text.vocab_size
@@ -56,8 +55,8 @@ def text_problems(config: ClipRun, tokenizer: CaptionTokenizer) -> list[str]:
     if size is not None and size < tokenizer.vocab_size:
         problems.append(
             f"the text tower has embeddings for {size} pieces, but the tokenizer in {tokenizer.folder} has "
-            f"{tokenizer.vocab_size}\n  take the tokenizer that belongs to the tower, or a larger "
-            "model.text.vocab_size (null: as many as the tokenizer has)"
+            f"{tokenizer.vocab_size}\n  use the tokenizer that belongs to the tower, or a larger "
+            "model.text.vocab_size (null: the number of pieces of the tokenizer)"
         )
     if longest is not None and max_length > longest:
         problems.append(
@@ -67,53 +66,54 @@ def text_problems(config: ClipRun, tokenizer: CaptionTokenizer) -> list[str]:
     num_control = len(tokenizer.prefix) + len(tokenizer.suffix)
     if max_length <= num_control:
         problems.append(
-            f"data.max_length={max_length} leaves no room for text: the tokenizer puts {num_control} tokens around it\n"
+            f"data.max_length={max_length} leaves no space for text: the tokenizer adds {num_control} control tokens\n"
             f"  set data.max_length={num_control + 1} or more"
         )
     return problems
 
 
 def name_problems(data: ClipDataConfig) -> list[str]:
-    """Held-out sets of one name, whose metrics could not be told apart, and a training set that is listed twice."""
+    """Return problems: held-out sets with the same name, whose metrics would have the same name, and training sets that
+    are listed twice."""
     problems = []
     for name, count in Counter(set_name(source) for source in data.valid).items():
         if count > 1:
             problems.append(
-                f"{count} sets of data.valid are called {name!r}, so their metrics could not be told apart\n"
+                f"{count} sets of data.valid are called {name!r}, so their metrics would have the same names\n"
                 "  give them names: data.valid='[{path: ..., name: ...}, ...]'"
             )
     listed = Counter((source.path, source.model_dump_json(exclude={"weight", "name"})) for source in data.train)
     for (path, _), count in listed.items():
         if count > 1:
             problems.append(
-                f"data.train lists {path} {count} times\n  list it once, with a larger weight to see more of it"
+                f"data.train lists {path} {count} times\n  list it once, with a larger weight to use it more often"
             )
     return problems
 
 
 def size_problems(data: ClipDataConfig, train: Sequence[Pairs]) -> list[str]:
-    """Sets that cannot fill one batch without repeating pairs in it."""
+    """Return problems: sets that are too small to fill a batch without repeated pairs."""
     if data.small_set == "wrap":
         return []
     if data.order != "shuffle":
         small = [pairs for pairs in train if len(pairs) < data.batch_size]
     else:
-        has_weights = any(source.weight is not None for source in data.train)  # then the loader knows each set's share
+        has_weights = any(source.weight is not None for source in data.train)  # the loader then checks each set
         small = list(train) if not has_weights and sum(map(len, train)) < data.batch_size else []
     if not small:
         return []
     sizes = ", ".join(f"{pairs.name} has {len(pairs):,} pairs" for pairs in small)
     largest = min(map(len, small)) if data.order != "shuffle" else sum(map(len, small))
     return [
-        f"data.batch_size is {data.batch_size:,}, but {sizes}: no whole batch\n"
-        f"  set data.batch_size={largest} or less, leave the set out, or data.small_set=wrap to let pairs occur "
+        f"data.batch_size is {data.batch_size:,}, but {sizes}: too few for a batch\n"
+        f"  set data.batch_size={largest} or less, leave the set out, or set data.small_set=wrap to let pairs occur "
         "several times in a batch"
     ]
 
 
 def cached_towers(config: ClipRun) -> tuple[list[Tower], list[str]]:
-    """Return the towers whose features `data.cache_frozen` keeps, and the obstacles for the others."""
-    data, found, obstacles = config.data, list[Tower](), list[str]()
+    """Return the towers whose features `data.cache_frozen` stores, and the obstacles for the others."""
+    data, towers, obstacles = config.data, list[Tower](), list[str]()
     moving = [op.op for op in data.train_transforms if not isinstance(op, Resize | ResizeShorter | CenterCrop)]
     if config.model.image.trainable:
         obstacles.append("model.image.trainable=true")
@@ -122,7 +122,7 @@ def cached_towers(config: ClipRun) -> tuple[list[Tower], list[str]]:
     elif config.objective.mixup is not None:
         obstacles.append("objective.mixup mixes images")
     else:
-        found.append("image")
+        towers.append("image")
     if config.model.text.trainable:
         obstacles.append("model.text.trainable=true")
     elif data.text_augment is not None:
@@ -130,72 +130,77 @@ def cached_towers(config: ClipRun) -> tuple[list[Tower], list[str]]:
     elif any(isinstance(source.caption_key, dict) for source in data.train):
         obstacles.append("data.train draws from several captions")
     else:
-        found.append("text")
-    return found, obstacles
+        towers.append("text")
+    return towers, obstacles
 
 
 def check_cache(config: ClipRun) -> None:
-    """Raises ConfigError where `data.cache_frozen` would keep nothing."""
+    """Raise ConfigError if `data.cache_frozen` would store nothing."""
     if not config.data.cache_frozen:
         return
-    found, obstacles = cached_towers(config)
-    if not found:
+    towers, obstacles = cached_towers(config)
+    if not towers:
         raise ConfigError(
-            f"data.cache_frozen=true, but no tower has features that stay as they are: {'; '.join(obstacles)}\n"
-            "  freeze one (model.image.trainable=false) and give it fixed inputs (resize, resize_shorter or "
-            "center_crop alone), or leave the cache out"
+            f"data.cache_frozen=true, but no tower has features that stay the same: {'; '.join(obstacles)}\n"
+            "  freeze one (model.image.trainable=false) and give it fixed inputs (only resize, resize_shorter or "
+            "center_crop), or leave out the cache"
         )
 
 
 def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
-    """Raises DataError where a held-out image is in the training data. Files of one name are compared byte for byte;
-    files that only share name and caption (the same image stored again, or names that mean little) are warned about."""
+    """Raise DataError if a held-out image is in the training data.
+
+    Files of the same name are compared byte by byte. If only name and caption are the same (an image stored again, or
+    meaningless names), the log warns.
+    """
     for held_out in valid:
         for trained in train:
             if held_out.fingerprint == trained.fingerprint:
                 raise DataError(
-                    f"data.valid={held_out.path} holds the same pairs as data.train={trained.path}: a metric on "
-                    "them would say nothing\n  hold pairs out, or name another split of the set"
+                    f"data.valid={held_out.path} has the same pairs as data.train={trained.path}, so metrics on it "
+                    "would be meaningless\n  hold out other pairs, or name another split of the set"
                 )
             if held_out.has_names and trained.has_names:
                 _check_images(trained, held_out)
 
 
 def check_torn(pairs: Pairs, split: Split, on_bad_sample: str, max_bad_fraction: float = 0.0) -> None:
-    """Check a set for files that cannot be read to their end. In training the readable part is used, if that is allowed
-    and the lost part is no larger a share of the set than `max_bad_fraction`. Raises DataError otherwise."""
+    """Check a set for truncated files. In training, the readable part is used if `on_bad_sample` allows it and at most
+    the share `max_bad_fraction` of the set is lost. Raises DataError otherwise."""
     if not pairs.torn:
         return
     files = "file" if len(pairs.torn) == 1 else "files"
-    what = f"data.{split}={pairs.path}: {len(pairs.torn)} {files} cannot be read to the end, such as {pairs.torn[0]}"
-    again = "fetch or make it again (one that is compressed must be unpacked)"
+    problem = f"data.{split}={pairs.path}: {len(pairs.torn)} {files} cannot be read to the end, such as {pairs.torn[0]}"
+    again = "download or create it again (a compressed file must be unpacked)"
     if split == "valid":
         raise DataError(
-            f"{what}\n  evaluation must see every row: {again}\n  to leave out what is bad: "
+            f"{problem}\n  evaluation needs every row: {again}\n  to leave out bad rows: "
             f"{packing(pairs.path, len(pairs.torn))}\n  and then data.valid=PACKED"
         )
     share = pairs.lost_share
     allow = f"data.max_bad_fraction={rounded_up(share)}"
     if on_bad_sample == "error":
         more = f" {allow}" if share > max_bad_fraction else ""
-        raise DataError(f"{what}\n  {again}, or use what can be read: data.on_bad_sample=replace{more}")
+        raise DataError(f"{problem}\n  {again}, or use the readable part: data.on_bad_sample=replace{more}")
     if share > max_bad_fraction:
         raise DataError(
-            f"{what}\n  with them about {pairs.num_lost:,} pairs are lost, a share of {share:.2g}, more than "
+            f"{problem}\n  about {pairs.num_lost:,} pairs are lost, a share of {share:.2g}, which is more than "
             f"data.max_bad_fraction={max_bad_fraction:g}\n  {again}, or allow more: {allow}"
         )
-    _logger.warning("%s; the %s pairs that can be read are used", what, f"{len(pairs):,}")
+    _logger.warning("%s; the %s readable pairs are used", problem, f"{len(pairs):,}")
 
 
 def packing(path: str, num_bad: int) -> str:
-    """The command that makes held-out data without what is bad of others."""
+    """Return the command that writes held-out data without the bad rows."""
     return f"pretrainkit data pack {quote(path)} --split valid --max-bad {num_bad} --out PACKED"
 
 
 def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
-    """Raises DataError where a held-out caption is empty, or the file of an image is missing: every row is needed, and
-    these are found without decoding, before the first evaluation. Only the first `num_examples` rows of each set are
-    used; None: all."""
+    """Raise DataError if a held-out caption is empty or the file of an image is missing.
+
+    Evaluation needs every row, and these problems are found early because they need no decoding. Only the first
+    `num_examples` rows of each set are checked; None: all.
+    """
     for pairs in valid:
         bad = []
         for row in range(len(pairs) if num_examples is None else min(num_examples, len(pairs))):
@@ -206,7 +211,7 @@ def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
         if bad:
             raise DataError(
                 f"{len(bad):,} of {len(pairs):,} held-out rows cannot be used, such as {bad[0]}\n"
-                "  evaluation must see every row: fix or remove them; all bad rows are listed by pretrainkit data "
+                "  evaluation needs every row: fix or remove them; to list all bad rows, use pretrainkit data "
                 f"check {pairs.path}"
             )
 
@@ -218,7 +223,7 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
     names = pa.array(list(valid_row), pa.large_string())
     places = pc.index_in(trained.image_names.cast(pa.large_string()), value_set=names).combine_chunks()
     known = whole_numbers(pc.indices_nonzero(places.is_valid())).tolist()
-    trained_row = {trained.image_names[row].as_py(): row for row in reversed(known)}  # the first of each name stays
+    trained_row = {trained.image_names[row].as_py(): row for row in reversed(known)}  # keep the first row of each name
     equal = [
         name
         for name, row in valid_row.items()
@@ -227,15 +232,15 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
     if equal:
         raise DataError(
             f"{len(equal):,} of the {len(names):,} images of data.valid={held_out.path} are also in "
-            f"data.train={trained.path}, such as {equal[0]}: a metric on them would say nothing\n"
-            "  hold whole images out, with all their captions"
+            f"data.train={trained.path}, such as {equal[0]}, so metrics on them would be meaningless\n"
+            "  hold out whole images, with all their captions"
         )
     pairs = {(trained.image_names[row].as_py(), trained.caption(row)) for row in known}
     alike = [name for name, row in valid_row.items() if (name, held_out.caption(row)) in pairs]
     if alike:
         _logger.warning(
-            "%d images of data.valid=%s have the name and caption of one in data.train=%s, such as %s; if they show "
-            "the same, metrics on them say nothing",
+            "%d images of data.valid=%s have the same name and caption as an image in data.train=%s, such as %s; if "
+            "the images are the same, metrics on them are meaningless",
             *(len(alike), held_out.path, trained.path, alike[0]),
         )
 

@@ -1,4 +1,4 @@
-"""Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
+"""Settings of the CLIP recipe. Imports no torch. Presets (complete configs) are in `presets.py`."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ TemperatureKind = Literal["constant", "parameter", "log_parameter"]
 
 
 class TowerConfig(Config):
-    """Settings that all four towers have."""
+    """Settings of all kinds of towers."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset(
         {
@@ -36,33 +36,33 @@ class TowerConfig(Config):
 
 
 class VitConfig(TowerConfig):
-    """Our own vision transformer, as CLIP's (Radford et al. 2021, https://arxiv.org/abs/2103.00020): class token,
+    """Our own vision transformer, like CLIP's (Radford et al. 2021, https://arxiv.org/abs/2103.00020): class token,
     learned positions, norm before and after the blocks."""
 
     kind: Literal["vit"] = "vit"
     """Kind of the image tower."""
     image_size: PositiveInt = 224
-    """Pixels of each side."""
+    """Height and width of the images, in pixels."""
     patch_size: PositiveInt = 16
-    """Pixels of each side of a patch; must divide image_size."""
+    """Height and width of a patch, in pixels; must divide image_size."""
     hidden_size: PositiveInt = 768
     """Width of the residual stream."""
     num_layers: PositiveInt = 12
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     num_heads: PositiveInt = 12
-    """Attention heads; must divide hidden_size."""
+    """Number of attention heads; must divide hidden_size."""
     intermediate_size: PositiveInt = 3072
     """Width of the feed-forward layers."""
     activation: Literal["gelu", "quick_gelu", "gelu_tanh"] = "gelu"
-    """quick_gelu is that of OpenAI's weights, gelu_tanh that of SigLIP's."""
+    """Activation function. OpenAI's weights need quick_gelu, SigLIP's gelu_tanh."""
     pool: Literal["cls", "mean"] = "cls"
     """Vector of the image: the class token, or the mean over patches."""
     patch_dropout: DropoutRate = 0.0
     """Share of the patches left out in training (FLIP, Li et al. 2022, https://arxiv.org/abs/2212.00794)."""
     attention_dropout: DropoutRate = 0.0
-    """On attention probabilities."""
+    """Dropout rate of the attention probabilities."""
     layer_norm_epsilon: PositiveFloat = 1e-5
-    """Added to variances."""
+    """Added to the variance in layer norms."""
 
 
 class TimmConfig(TowerConfig):
@@ -73,50 +73,50 @@ class TimmConfig(TowerConfig):
     name: str = "vit_base_patch16_224.augreg_in21k"
     """Model name for `timm.create_model`, also `local-dir:FOLDER` and `hf-hub:NAME`."""
     pretrained: bool = True
-    """Start from its published weights."""
+    """Start from the published weights."""
     architecture: dict[str, Any] | None = None
     """Contents of config.json of a folder or hub model; null: filled in when a run starts, so that the run can be used
     without the original."""
     image_size: PositiveInt | None = None
-    """Pixels of each side, for encoders with variable size; null: the encoder's default."""
+    """Height and width of the images, in pixels, for encoders with variable size; null: the encoder's default."""
     options: dict[str, bool | int | float | str | tuple[int | float | str, ...]] = Field(default_factory=dict)
-    """More arguments of `timm.create_model`, such as {drop_path_rate: 0.1}."""
+    """Additional arguments of `timm.create_model`, such as {drop_path_rate: 0.1}."""
     patch_dropout: DropoutRate = 0.0
     """Share of the patches left out in training, for encoders that support it."""
     freeze_batch_norm: bool = False
     """Keep batch-norm layers in evaluation mode while training."""
     sync_batch_norm: bool = False
-    """Batch norm over all ranks."""
+    """Compute batch-norm statistics over all ranks."""
 
 
 class TextTransformerConfig(TowerConfig):
-    """Our own text transformer, as CLIP's: learned positions, norm before each layer, read at the end token."""
+    """Our own text transformer, like CLIP's: learned positions, norm before each layer, read at the end token."""
 
     kind: Literal["transformer"] = "transformer"
     """Kind of the text tower."""
     vocab_size: PositiveInt | None = None
-    """Rows of the embedding table; null: the number of pieces of the tokenizer."""
+    """Number of rows of the embedding table; null: the number of pieces of the tokenizer."""
     max_positions: PositiveInt = 77
-    """Rows of the position table: the longest caption in tokens."""
+    """Number of positions: the maximum length of a caption, in tokens."""
     hidden_size: PositiveInt = 512
     """Width of the residual stream."""
     num_layers: PositiveInt = 12
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     num_heads: PositiveInt = 8
-    """Attention heads; must divide hidden_size."""
+    """Number of attention heads; must divide hidden_size."""
     intermediate_size: PositiveInt = 2048
     """Width of the feed-forward layers."""
     activation: Literal["gelu", "quick_gelu", "gelu_tanh"] = "gelu"
-    """quick_gelu is that of OpenAI's weights, gelu_tanh that of SigLIP's."""
+    """Activation function. OpenAI's weights need quick_gelu, SigLIP's gelu_tanh."""
     causal: bool = True
     """Each token attends only to itself and earlier tokens."""
     pool: Literal["eos", "cls", "mean", "last"] = "eos"
     """Vector of the caption: its last real token, its first token, or the mean over real tokens. last: as in SigLIP,
     the last slot of the row, and padding is attended to like tokens; needs data.pad_captions=max_length."""
     attention_dropout: DropoutRate = 0.0
-    """On attention probabilities."""
+    """Dropout rate of the attention probabilities."""
     layer_norm_epsilon: PositiveFloat = 1e-5
-    """Added to variances."""
+    """Added to the variance in layer norms."""
 
 
 class HuggingFaceTextConfig(TowerConfig):
@@ -129,7 +129,7 @@ class HuggingFaceTextConfig(TowerConfig):
     name: Annotated[str, IsPath()] = "bert-base-uncased"
     """A folder written by transformers, or a name on the hub."""
     pretrained: bool = True
-    """Start from its weights; false: from its config alone."""
+    """Start from its weights; false: use only its config."""
     architecture: dict[str, Any] | None = None
     """Contents of its config.json; null: filled in when a run starts, so that the run can be used without the
     folder."""
@@ -190,10 +190,10 @@ class TemperatureConfig(Config):
         if self.kind != "log_parameter":
             limits, largest = f"{limits} and model.temperature.largest={self.largest:g}", self.largest
         if self.smallest > largest:
-            return [f"{limits} allow no temperature\n  swap them"]
+            return [f"{limits} allow no temperature\n  swap the limits"]
         if not self.smallest <= self.value <= largest:
             return [
-                f"model.temperature.value={self.value:g} is beyond {limits}\n  start within the limits, or move them"
+                f"model.temperature.value={self.value:g} is outside {limits}\n  start within the limits, or change them"
             ]
         return []
 
@@ -234,7 +234,7 @@ class ClipObjectiveConfig(Config):
     """Compute the full gradient, also through the embeddings that a row is compared with, including other ranks. false:
     treat these as constants, as ZeroVL's `gather_backward: False`."""
     gather: bool = True
-    """Compare with the pairs of all ranks; false: only with the pairs of this rank."""
+    """Compare with the pairs of all ranks; false: only with the pairs of the same rank."""
     gather_group_size: Annotated[PositiveInt | None, ReadBy("gather", (True,))] = None
     """Number of consecutive ranks in a group that compares its pairs; null: all ranks."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), _IS_INFONCE] = 0.0
@@ -247,7 +247,7 @@ class ClipObjectiveConfig(Config):
     siglip_bias: Annotated[float, ReadBy("loss", ("siglip",))] = -10.0
     """Initial bias of the logits; has an effect only with loss=siglip."""
     logits_megabytes: PositiveInt = 256
-    """Maximum size of the chunks in which logits are computed, in megabytes."""
+    """Maximum size of a chunk of the logits, in megabytes. One chunk is computed at a time."""
 
     def problems(self, world_size: int) -> list[str]:
         """Return a problem if the ranks cannot be split into groups."""
@@ -268,7 +268,7 @@ class TextAugmentConfig(Config):
     mask_share: Rate = 0.5
     """Share of the changed pieces that become the mask token."""
     random_share: Rate = 0.1
-    """Share of the changed pieces that become a random piece; the rest is removed."""
+    """Share of the changed pieces that become a random piece. The other changed pieces are removed."""
 
 
 class ClipSourceConfig(SourceConfig):
@@ -312,13 +312,13 @@ class ClipDataConfig(DataConfig):
     """Folder of a tokenizer of pretrainkit or transformers, or a name on the hub; null: the tokenizer of a huggingface
     text tower."""
     max_length: Annotated[int, Field(ge=3)] = 25
-    """Tokens of a caption with its first and last special token; longer ones are cut."""
+    """Maximum number of tokens of a caption, including control tokens. Longer captions are cut."""
     pad_captions: Literal["longest", "max_length"] = "longest"
-    """Captions of a microbatch are filled up to its longest, or always to max_length (shapes that never change, for
-    torch.compile). The numbers are the same."""
+    """Pad captions to the longest of the microbatch, or always to max_length, so that shapes never change (for
+    torch.compile). The results are the same."""
     order: Literal["shuffle", "sequential", "debias"] = "shuffle"  # type: ignore[assignment]
-    """shuffle: all sets as one. sequential: one set after another, shuffled inside. debias: each batch from one set,
-    drawn in proportion to its size or weight."""
+    """shuffle: all sets together. sequential: one set after another, each shuffled. debias: each batch from a single
+    set, which is drawn in proportion to its size or weight."""
     debias_exponent: Annotated[float, Field(ge=0), _IS_DEBIASED] = 1.0
     """Draw a set of N pairs in proportion to N ** this (1: by size, 0: uniformly); only for order=debias."""
     debias_draw: Annotated[Literal["random", "balanced"], _IS_DEBIASED] = "random"
@@ -326,30 +326,30 @@ class ClipDataConfig(DataConfig):
     debias_seed: Annotated[NonNegativeInt, _IS_DEBIASED] = 2021
     """Seed of the sequence of sets, the same on every rank; only for order=debias."""
     small_set: Literal["error", "wrap"] = "error"
-    """A set with fewer pairs than a batch: refuse it, or let pairs occur several times in a batch."""
+    """For a set with fewer pairs than a batch: report an error, or let pairs occur several times in a batch."""
     compat_static_order: bool = False
     """Use the order of ZeroVL: the same in every epoch, without the pairs after the last whole batch of each set."""
     train_transforms: tuple[ImageTransform, ...]
-    """Applied in this order in training."""
+    """Transforms of images in training, in this order."""
     valid_transforms: tuple[ImageTransform, ...]
-    """Applied in this order in evaluation."""
+    """Transforms of images in evaluation, in this order."""
     fast_decoding: bool = True
-    """Let libjpeg-turbo round coarsely in training: a tenth faster, and 1 to 2 of 255 off on average, less than any
-    augmentation. Evaluation is always exact: decoded whole and resized by Pillow."""
+    """Decode JPEG files less exactly in training. This is 10 % faster, with an average error of 1 to 2 of 255, which is
+    less than any augmentation. Evaluation is always exact: images are decoded completely and resized by Pillow."""
     normalize: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None
     """Mean and deviation of red, green and blue in [0, 1]; null: the values of the image tower."""
     text_augment: TextAugmentConfig | None = None
-    """Changes captions in training; null: off."""
+    """Random changes of captions in training; null: none."""
     on_bad_sample: Literal["error", "replace"] = "replace"
-    """A row with a missing or broken image or an empty caption in training: stop, or take another row of the same set.
-    An archive that breaks off: stop, or use what can be read. In evaluation both are errors, before training."""
+    """For a missing or broken image or an empty caption in training: stop, or use another row of the same set. For a
+    truncated archive: stop, or use the readable part. In evaluation data, both are errors before training."""
     max_bad_fraction: Rate = 0.01
-    """replace only: stop when more than this share of the images, and of the captions, was bad. What archives that
-    break off lack counts, as far as the others tell how much it is."""
+    """For replace: stop if more than this share of the images and of the captions is bad. The lost rows of truncated
+    archives count; their number is estimated from the other archives."""
     cache_frozen: bool = False
-    """Before training, compute the features of each tower that does not learn, keep them in the run folder, and train
-    on those. Only where the tower's inputs never change: no random transforms or mixed images, no changed captions.
-    Bad rows are then errors, whatever on_bad_sample says."""
+    """Compute the features of each frozen tower once before training, store them in the run folder, and train on them.
+    The inputs of the tower must never change: no random transforms, mixed images or changed captions. Bad rows are then
+    always errors, whatever on_bad_sample is."""
     workers: Literal["threads", "processes"] = "threads"
     """Kind of the workers that decode images in advance."""
     num_workers: NonNegativeInt = 2
@@ -378,34 +378,36 @@ class ClassificationConfig(Config):
     """Zero-shot classification of images with classes."""
 
     path: Annotated[str, IsPath()]
-    """Folder with files CLASS/IMAGE, or a data set of Hugging Face with a column of classes: hf://datasets/NAME, with
-    @REVISION and :CONFIGURATION where they are wanted, or a folder that `datasets` saved."""
+    """Folder with files CLASS/IMAGE, or a Hugging Face data set with a column of classes: hf://datasets/NAME,
+    optionally with @REVISION and :CONFIGURATION, or a folder that `datasets` saved."""
     name: str | None = None
     """Name of the set in metrics; null: the last part of the path that is not train, valid, val or test."""
     split: str | None = None
-    """Split of a data set; null: valid, validation, val or test, the first that it has."""
+    """Split of a data set; null: the first existing of valid, validation, val and test."""
     image_key: str | None = None
-    """Column of images of a data set; null: the usual ones (image, img, jpg, png, webp)."""
+    """Column of images of a data set; null: one of the usual names (image, img, jpg, png, webp)."""
     label_key: str | None = None
-    """Column of classes of a data set; null: the usual ones (label, labels, fine_label, cls, class, wnid)."""
+    """Column of classes of a data set; null: one of the usual names (label, labels, fine_label, cls, class, wnid)."""
     suite: Literal["imagenet", "cifar"] | None = None
     """imagenet: the class names and 80 captions of OpenAI's evaluation, for classes named by WordNet ids (ImageNet, -R,
     -A, Sketch) or by their numbers (V2); needs extra [open-clip]. cifar: its 18 captions for CIFAR-10 and CIFAR-100;
     classes are named as without a suite."""
     class_names: Annotated[str | None, IsPath()] = None
-    """JSON file {class: name for captions}; null: names of folders, or the names that a data set has for its classes,
-    with spaces for underscores."""
+    """JSON file {class: name for captions}; null: names of folders, or names of classes in a data set, with spaces for
+    underscores."""
     templates: tuple[str, ...] = TEMPLATES
     """Captions with {} for the class name; the embeddings of each class are averaged."""
     templates_file: Annotated[str | None, IsPath()] = None
-    """A file with one template in each line, in place of `templates`."""
+    """A file with one template per line, in place of `templates`."""
 
     @model_validator(mode="after")
     def _check_suite(self) -> Self:
         if self.suite == "cifar" and (self.templates_file or self.templates != TEMPLATES):
-            raise ValueError("suite has captions: leave out templates and templates_file")
+            raise ValueError("suite defines the captions: leave out templates and templates_file")
         if self.suite == "imagenet" and (self.class_names or self.templates_file or self.templates != TEMPLATES):
-            raise ValueError("suite has class names and captions: leave out class_names, templates and templates_file")
+            raise ValueError(
+                "suite defines class names and captions: leave out class_names, templates and templates_file"
+            )
         return self
 
 
@@ -413,11 +415,11 @@ class ClipEvaluateConfig(EvaluateConfig):
     """Zero-shot retrieval in both directions, exact on all of `data.valid`, and zero-shot classification."""
 
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
-    """Evaluate only this many first rows of each set; null: all."""
+    """Evaluate only the first rows of each set, this many; null: all."""
     max_captions_per_image: PositiveInt | None = None
-    """Use only this many first captions of an image; null: all. (COCO is often scored with 5.)"""
+    """Use only the first captions of each image, this many; null: all. COCO is often evaluated with 5."""
     num_folds: PositiveInt = 1
-    """Average over this number of equal parts of the images (5 parts of COCO's 5,000 images give "COCO 1k")."""
+    """Average over this number of equal parts of the images. 5 parts of COCO's 5,000 images give "COCO 1k"."""
     ranks: bool = False
     """Also report the mean and median rank of the first right answer; 1 is best."""
     classification: tuple[ClassificationConfig, ...] = ()
@@ -425,7 +427,7 @@ class ClipEvaluateConfig(EvaluateConfig):
     precision: Literal["float32", "as_training"] = "float32"
     """Number format of the forward passes. ZeroVL validates in float32. as_training: `precision.compute`."""
     scores_megabytes: PositiveInt = 64
-    """Maximum size of the chunks in which scores are computed, in megabytes. Results do not depend on it."""
+    """Maximum size of a chunk of the scores, in megabytes. Results do not depend on it."""
 
 
 class ClipRun(RunConfig):
@@ -453,7 +455,7 @@ class ClipRun(RunConfig):
         has_tower = model.image.trainable or model.text.trainable
         has_image_projection = projection.kind != "text_only" and projection.image_trainable
         has_projection = has_image_projection or projection.text_trainable
-        has_scalar = model.temperature.kind != "constant" or self.objective.loss == "siglip"  # whose bias is learned
+        has_scalar = model.temperature.kind != "constant" or self.objective.loss == "siglip"  # its bias is learned
         if not (has_tower or has_projection or has_scalar):
             problems.append(
                 "the model has no trainable part: both towers and both projections are frozen, and the "
@@ -462,7 +464,7 @@ class ClipRun(RunConfig):
         reads_last_slot = isinstance(model.text, TextTransformerConfig) and model.text.pool == "last"
         if reads_last_slot and self.data.pad_captions != "max_length":
             problems.append(
-                "model.text.pool=last reads the last slot of a row, so that all rows must have the same length\n"
+                "model.text.pool=last reads the last slot of a row, so all rows must have the same length\n"
                 "  set data.pad_captions=max_length"
             )
         return problems
@@ -473,7 +475,7 @@ class ClipRun(RunConfig):
 
 
 def set_name(source: ClipSourceConfig) -> str:
-    """Return the name of a set in metrics: its own, or the last part of its path that is the same for all of it."""
+    """Return the name of a set in metrics: its `name`, or the last part of its path that has no wildcard."""
     if source.name is not None:
         return source.name
     if (on_hub := hub_set(source.path)) is not None:
@@ -486,7 +488,7 @@ def set_name(source: ClipSourceConfig) -> str:
 
 
 def class_set_name(classes: ClassificationConfig) -> str:
-    """Return the name of a set with classes in metrics: its own, or the last part of its path that is not a split."""
+    """Return the name of a set of classes in metrics: its `name`, or the last part of its path except splits."""
     if classes.name is None and (on_hub := hub_set(classes.path)) is not None:
         return on_hub.name.rpartition("/")[2]
     parts = [part for part in Path(classes.path).parts if part not in _SPLIT_FOLDERS]

@@ -1,8 +1,8 @@
-"""The same weights for transformers: `CLIPModel` for our own towers, `SiglipModel` where texts alone are projected,
-else `VisionTextDualEncoderModel`; and back.
+"""Conversion of models to folders of transformers and back. Models of our own towers become `CLIPModel`, those that
+project only texts `SiglipModel`, others `VisionTextDualEncoderModel`.
 
-Folders are `config.json`, `model.safetensors`, tokenizer files, and `preprocessor_config.json` where the transforms of
-evaluation can be said in it. transformers is imported only for towers that need it anyway.
+A folder has `config.json`, `model.safetensors`, tokenizer files, and `preprocessor_config.json` if it can express the
+transforms of evaluation. transformers is imported only for towers that need it anyway.
 
 Dimensions: D width of a tower, E width of the embeddings.
 """
@@ -45,13 +45,13 @@ _OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_conf
 """Files of a tokenizer's folder that are not copied beside a model."""
 _PROCESSORS = {CLIP: "CLIPProcessor", SIGLIP: "SiglipProcessor", DUAL: "VisionTextDualEncoderProcessor"}
 _RESAMPLING = {"bilinear": 2, "bicubic": 3}
-"""Pillow's numbers."""
+"""Numbers of Pillow's filters."""
 
 
 def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-    """Write a folder that `from_pretrained` loads, with its tokenizer and image processor. Raises InputError where
-    transformers cannot compute the same embeddings, `out` exists or cannot be written, or there is no tokenizer."""
-    _refuse(config)
+    """Write a folder for `from_pretrained`, with tokenizer and image processor. Raises InputError if transformers
+    cannot compute the same embeddings, `out` exists or cannot be written, or there is no tokenizer."""
+    _require_supported(config)
     words = tokenizer_of_export(tokenizer)
     dual_encoder = cast(DualEncoder, model)
     is_siglip = config.model.projection.kind == "text_only"
@@ -67,14 +67,14 @@ def tokenizer_of_export(folder: Path | None) -> CaptionTokenizer:
     """Load the tokenizer of a model that is exported. Raises InputError if there is none."""
     if folder is None:
         raise InputError(
-            "there is no tokenizer beside the model, which says where captions end\n"
-            "  import the model with the one that it was trained with: pretrainkit import ... --tokenizer FOLDER"
+            "there is no tokenizer beside the model, which is needed to find the end of captions\n"
+            "  import the model with the tokenizer of its training: pretrainkit import ... --tokenizer FOLDER"
         )
     return CaptionTokenizer(folder)
 
 
-def _refuse(config: ClipRun) -> None:
-    """Raises InputError where the model has parts that no dual encoder of transformers has."""
+def _require_supported(config: ClipRun) -> None:
+    """Raise InputError if the model has parts that transformers does not support in dual encoders."""
     reasons = []
     if config.model.projection.kind == "residual":
         reasons.append(f"model.projection.kind={config.model.projection.kind}")
@@ -84,13 +84,13 @@ def _refuse(config: ClipRun) -> None:
         reasons.append("the bias of the logits of objective.loss=siglip")
     if reasons:
         raise InputError(
-            f"the dual encoders of transformers have no form of {' and '.join(reasons)}\n  use --format safetensors"
+            f"the dual encoders of transformers do not support {' and '.join(reasons)}\n  use --format safetensors"
         )
 
 
 def write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
-    """Write the tokenizer's files, with settings by which a processor of transformers cuts captions where training
-    did."""
+    """Write the tokenizer's files, with settings that make a processor of transformers cut captions at the same length
+    as training."""
     for path in tokenizer.folder.iterdir():
         if path.is_file() and path.name not in _OTHER_FILES:
             shutil.copyfile(path, folder / path.name)
@@ -102,7 +102,7 @@ def write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) 
 
 
 def _usual_settings(tokenizer: CaptionTokenizer) -> dict[str, Any]:
-    """Return settings for a tokenizer that comes without any, such as a bare list of pieces."""
+    """Return settings for a tokenizer without settings, such as a list of pieces."""
     ids = {"pad_token": tokenizer.pad_id, "mask_token": tokenizer.mask_id}
     ids |= {"cls_token": next(iter(tokenizer.prefix), None), "sep_token": next(iter(tokenizer.suffix[-1:]), None)}
     tokens = {role: tokenizer.pieces[index] for role, index in ids.items() if index is not None}
@@ -110,17 +110,17 @@ def _usual_settings(tokenizer: CaptionTokenizer) -> dict[str, Any]:
 
 
 def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processor_class: str) -> None:
-    """`preprocessor_config.json`, unless the transforms of evaluation cannot be said in it."""
+    """Write `preprocessor_config.json`; if it cannot express the transforms of evaluation, only warn."""
     crop: CenterCrop | None = None
     match ops := config.data.valid_transforms:
-        case [Resize() as resize]:  # with ResizeShorter alone, images would have unequal shapes
+        case [Resize() as resize]:  # with only ResizeShorter, images would have different shapes
             pass
         case [Resize() | ResizeShorter() as resize, CenterCrop() as crop]:
             _warn_of_crop(resize.size, crop.size)
         case _:
             logger.warning(
                 "no preprocessor_config.json was written: transformers cannot express data.valid_transforms (%s)\n"
-                "  what it can: resize or resize_shorter, then maybe center_crop",
+                "  it supports resize or resize_shorter, then optionally center_crop",
                 ", ".join(op.op for op in ops) or "none",
             )
             return
@@ -150,28 +150,30 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
 
 
 def _warn_of_crop(size: int, crop_size: int) -> None:
-    """Warn where transformers begins its crop at another pixel than torchvision (and we). Where half a pixel is left on
-    each side of every image, it rounds down, not to an even number; and it pads smaller images on the other side."""
+    """Warn if transformers starts its crop at another pixel than torchvision (and we). If half a pixel is left on each
+    side, it rounds down, not to an even number. It also pads smaller images on the other side."""
     more = size - crop_size
     if more % 4 == 3 or (more < 0 and more % 2):
         logger.warning(
-            "crops of %d from %d pixels begin one pixel away in transformers, so that its processor gives other pixels"
-            "\n  for equal ones, give data.valid_transforms sizes that differ by an even number",
+            "crops of %d from %d pixels are shifted by one pixel in transformers, so that its processor gives other "
+            "pixels\n  for the same pixels, use sizes in data.valid_transforms that differ by an even number",
             *(crop_size, size),
         )
 
 
 def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTransform, ...]:
-    """The transforms that a `preprocessor_config.json` says; those of CLIP where it says none."""
+    """Return the transforms of a `preprocessor_config.json`; those of CLIP if it is empty."""
     size = values.get("size", image_size)
     kernel: Any = {number: name for name, number in _RESAMPLING.items()}.get(values.get("resample", 3))
     if kernel is None:
-        raise CheckpointError(f"preprocessor_config.json has resample {values['resample']}\n  known are 2 and 3")
+        raise CheckpointError(
+            f"preprocessor_config.json has resample {values['resample']}\n  this recipe supports 2 and 3"
+        )
     resize: ImageTransform
     if isinstance(size, Mapping) and "height" in size:
         if size["height"] != size["width"]:
             raise CheckpointError(
-                f"preprocessor_config.json has size {size}, which this recipe lacks\n  it reads squares"
+                f"preprocessor_config.json has size {size}, which this recipe does not support\n  it reads squares"
             )
         resize = Resize(size=size["height"], interpolation=kernel)
     else:
@@ -183,8 +185,8 @@ def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTra
 
 
 def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
-    """Return a complete config, that of clip/vit-b-16 with the settings of the folder, and the state dict of its model.
-    Raises CheckpointError where a file is missing or broken, or the model has parts that ours lack."""
+    """Return a complete config (clip/vit-b-16 with the settings of the folder) and the state dict of its model. Raises
+    CheckpointError if a file is missing or broken, or the model has parts that this recipe does not support."""
     values, _ = read_config(folder, dict)
     tensors = read_tensors(folder)
     kind = values.get("model_type")
@@ -200,7 +202,7 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
             image, text, width, state = read_siglip(values, tensors)
             projection = ProjectionConfig(kind="text_only", dim=width)
             square = {"height": image.image_size, "width": image.image_size}
-            processor = {"size": square, "do_center_crop": False, **_without_nothing(processor)}
+            processor = {"size": square, "do_center_crop": False, **_without_none(processor)}
         else:
             image, text, state = read_dual(values, tensors)
             projection = ProjectionConfig(dim=values.get("projection_dim", 512))
@@ -219,7 +221,7 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
     return run, state
 
 
-def _without_nothing(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -233,13 +235,13 @@ def imported_run(
     normalize: tuple[Color, Color] | None,
     longest: int | None = None,
 ) -> ClipRun:
-    """Return a complete config for a model that came from elsewhere: that of clip/vit-b-16 with its parts.
+    """Return a complete config for an imported model: clip/vit-b-16 with its parts.
 
     Args:
-        state: Its weights, which have learned a temperature, and the loss by whether they have a bias of the logits.
-        transforms: Of evaluation.
-        normalize: Mean and deviation of its images; None: those of the image tower.
-        longest: Most tokens of a caption by its tokenizer; None: only the text tower has a limit.
+        state: The weights. They include the temperature. If they have a bias of the logits, the loss is siglip.
+        transforms: Transforms of evaluation.
+        normalize: Mean and deviation of the images; None: those of the image tower.
+        longest: Maximum number of tokens of a caption in its tokenizer; None: only the text tower has a limit.
     """
     base = vit_b_16()
     temperature = math.exp(-state["temperature.log_scale"].item())
@@ -249,7 +251,7 @@ def imported_run(
     lengths = [base.data.max_length, longest if isinstance(longest, int) else None]
     if isinstance(text, TextTransformerConfig):
         lengths.append(text.max_positions)
-        if text.pool == "last":  # which reads rows of one length, as in training
+        if text.pool == "last":  # it must read rows of the same length as in training
             lengths = [text.max_positions]
             updates["pad_captions"] = "max_length"
     updates["max_length"] = min(filter(None, lengths))

@@ -1,8 +1,10 @@
-"""Our models as `CLIPModel`, or with towers of timm or transformers as `VisionTextDualEncoderModel`, both ways.
+"""Conversion of our models to `CLIPModel` or, with towers of timm or transformers, `VisionTextDualEncoderModel`, and
+back.
 
-The latter reads the *pooled* caption, which BERT makes with a dense layer and a tanh; ours is the hidden state itself.
-With s x identity as the dense layer, tanh(s x) is s x to within (s x)^2 / 3, and the projection is divided by s. s is a
-power of two, so that both scalings are exact.
+`VisionTextDualEncoderModel` reads the *pooled* caption, which BERT computes from the hidden state with a dense layer
+and a tanh. Ours reads the hidden state. If the dense layer is s times the identity, tanh(s x) equals s x with a
+relative error of at most (s x)^2 / 3, and the projection is divided by s. Both scalings are exact, because s is a power
+of two.
 
 Dimensions: B examples, T tokens, D width of a tower, E width of the embeddings.
 """
@@ -37,10 +39,10 @@ _CLIP_VISION, _CLIP_TEXT = "clip_vision_model", "clip_text_model"
 POOLER_SCALE = 2.0**-16
 _POOLER = "pooler.dense"
 _ALLOWED = 1e-4
-"""Largest difference of an entry of an embedding of length 1 that the check of an export lets pass."""
+"""Largest difference of an entry of an embedding of length 1 that the check of an export allows."""
 
 ACTIVATIONS_THERE = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
-"""Names in transformers to ours."""
+"""Maps names in transformers to our names."""
 _CHANNELS = 3
 _SHARED = {
     "num_layers": ("num_hidden_layers", 12),
@@ -64,7 +66,7 @@ _TEXT_FIELDS = {
     "vocab_size": ("vocab_size", 49_408),
     "max_positions": ("max_position_embeddings", 77),
 }
-"""Our setting to theirs, and to what transformers takes where a config.json leaves it out."""
+"""Maps our settings to their names in transformers and to the defaults there."""
 _PATCH = "embeddings.patch_embedding.weight"
 _VISION = {
     "class_token": "embeddings.class_embedding",
@@ -84,19 +86,19 @@ _LAYER = {
     "feed_forward.up": "mlp.fc1",
     "feed_forward.down": "mlp.fc2",
 }
-"""Our names to theirs (their spelling): of tensors, of norms, and of the modules of a layer."""
+"""Maps our names of tensors, norms and modules of a layer to theirs, with their spelling."""
 _LEGACY_EOS = 2
-"""With this `eos_token_id` transformers reads the token of the highest id in place of the end token."""
+"""With this `eos_token_id`, transformers reads the token with the highest id instead of the end token."""
 
 
 def dual_folder(
     config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return `config.json` and tensors: those of a `CLIPModel` where both towers are our own. Raises InputError where a
-    tower has no equal there."""
+    """Return `config.json` and tensors; those of a `CLIPModel` if both towers are our own. Raises InputError if
+    transformers has no equivalent of a tower."""
     image, text = config.model.image, config.model.text
     state = model.state_dict()
-    found = {
+    projections = {
         "visual_projection.weight": state["image_projection.linear.weight"],
         "text_projection.weight": state["text_projection.linear.weight"],
         "logit_scale": model.logit_scale().detach().log(),
@@ -113,7 +115,7 @@ def dual_folder(
         words = to_transformers(words, text)
     else:
         text_values, words = _with_pooler(text, cast(HuggingFaceTower, model.text), words)
-        found["text_projection.weight"] = found["text_projection.weight"] / POOLER_SCALE
+        projections["text_projection.weight"] = projections["text_projection.weight"] / POOLER_SCALE
     width = {"projection_dim": config.model.projection.dim}
     if is_clip := isinstance(image, VitConfig) and isinstance(text, TextTransformerConfig):
         vision_values, text_values = vision_values | width, text_values | width
@@ -125,7 +127,7 @@ def dual_folder(
         "vision_config": vision_values,
         "text_config": text_values,
     }
-    return values, {**with_prefix("vision_model.", vision), **with_prefix("text_model.", words), **found}
+    return values, {**with_prefix("vision_model.", vision), **with_prefix("text_model.", words), **projections}
 
 
 def _timm_values(config: TimmConfig, tower: TimmTower) -> dict[str, Any]:
@@ -147,14 +149,14 @@ def _timm_values(config: TimmConfig, tower: TimmTower) -> dict[str, Any]:
 def _with_pooler(
     config: HuggingFaceTextConfig, tower: HuggingFaceTower, state: dict[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The settings and tensors of the encoder with a pooler that passes on the first token, times `POOLER_SCALE`."""
+    """Return settings and tensors of the encoder with a pooler that returns `POOLER_SCALE` times the first token."""
     transformers = import_transformers()
     with torch.device("meta"):
         names = transformers.AutoModel.from_config(tower.encoder.config).state_dict().keys() - state.keys()
     if names != {f"{_POOLER}.weight", f"{_POOLER}.bias"} or config.pool_token != 0:
         raise InputError(
-            f"VisionTextDualEncoderModel reads the pooled caption, which {type(tower.encoder).__name__} does not make "
-            f"from token {config.pool_token}\n  use --format safetensors"
+            f"VisionTextDualEncoderModel reads the pooled caption, which {type(tower.encoder).__name__} does not "
+            f"compute from token {config.pool_token}\n  use --format safetensors"
         )
     state[f"{_POOLER}.weight"] = torch.eye(tower.width) * POOLER_SCALE
     state[f"{_POOLER}.bias"] = torch.zeros(tower.width)
@@ -163,8 +165,8 @@ def _with_pooler(
 
 @torch.no_grad()
 def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
-    """Load the folder with transformers and compare embeddings of random inputs. Raises InputError where they differ,
-    so that a tower means something else there."""
+    """Load the folder with transformers, and compare embeddings of random inputs. Raises InputError if they differ,
+    which means that a tower computes something else there."""
     theirs = import_transformers().VisionTextDualEncoderModel.from_pretrained(folder).eval()
     generator = torch.Generator().manual_seed(0)
     image, text = config.model.image, config.model.text
@@ -173,7 +175,7 @@ def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
     rows = text.vocab_size if isinstance(text, TextTransformerConfig) else theirs.config.text_config.vocab_size
     ids = torch.randint(0, rows or 1, (2, 5), generator=generator)
     if isinstance(text, TextTransformerConfig):
-        # The end token at the end and nowhere else: transformers reads the first one that it finds.
+        # Put the end token only at the end, because transformers reads the first one.
         ids[:, -1] = theirs.config.text_config.eos_token_id
         ids[:, :-1] = torch.where(ids[:, :-1] == ids[:, -1:], 0, ids[:, :-1])
     was_training = model.training
@@ -190,8 +192,8 @@ def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
         if not difference < _ALLOWED:
             tower = type(getattr(model, name).encoder).__name__
             raise InputError(
-                f"transformers computes other {name} embeddings (up to {difference:.2g} apart) with {tower}: "
-                "its pooling cannot be expressed\n  use --format safetensors"
+                f"transformers computes other {name} embeddings with {tower}, with differences of up to "
+                f"{difference:.2g}: its pooling cannot be expressed\n  use --format safetensors"
             )
 
 
@@ -199,10 +201,10 @@ def read_dual(
     values: Mapping[str, Any], tensors: State
 ) -> tuple[VitConfig | TimmConfig, TextTransformerConfig | HuggingFaceTextConfig, dict[str, Tensor]]:
     """Return our towers, and the state dict of a model with them that has learned the logarithm of its logit scale.
-    Raises CheckpointError where a tower is of another kind, or its pooler is one that ours lack; KeyError where a
+    Raises CheckpointError if a tower is of another kind, or its pooler is one that ours lack; KeyError if a
     tensor or setting is missing."""
     vision, words = (without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
-    if values["model_type"] == CLIP:  # whose parts need not say what they are
+    if values["model_type"] == CLIP:  # its parts may lack a model_type
         vision_values = {"model_type": _CLIP_VISION, **(values.get("vision_config") or {})}
         text_values = {"model_type": _CLIP_TEXT, **(values.get("text_config") or {})}
     else:
@@ -239,13 +241,13 @@ def read_dual(
 
 
 def _pooler_scale(words: dict[str, Tensor]) -> float:
-    """Remove the pooler and return its scale; it must be one that passes on the first token, times a small number."""
+    """Remove the pooler and return its scale. Raises CheckpointError if it is no small multiple of the identity."""
     weight, bias = words.pop(f"{_POOLER}.weight"), words.pop(f"{_POOLER}.bias")
     scale = weight[0, 0].item()
     is_identity = torch.equal(weight, torch.eye(len(weight)) * scale) and not bias.any()
     if not is_identity or not 0 < scale <= POOLER_SCALE:
         raise CheckpointError(
-            "the text tower has a pooler with a tanh, which this recipe lacks\n"
+            "the text tower has a pooler with a tanh, which this recipe does not support\n"
             "  train with the tower alone: model.text_model.save_pretrained('WORDS') in transformers, and then "
             "'model.text={kind: huggingface, name: WORDS}'"
         )
@@ -253,7 +255,7 @@ def _pooler_scale(words: dict[str, Tensor]) -> float:
 
 
 def _vision_values(config: VitConfig) -> dict[str, Any]:
-    """Settings of `CLIPVisionModel`. Raises InputError where it computes something else."""
+    """Return the settings of `CLIPVisionModel`. Raises InputError if it computes something else."""
     if config.pool != "cls":
         raise InputError(
             f"transformers' CLIP reads the class token; model.image.pool={config.pool} cannot be expressed\n"
@@ -267,7 +269,7 @@ def _vision_values(config: VitConfig) -> dict[str, Any]:
 
 
 def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
-    """Settings of `CLIPTextModel`. Raises InputError where it computes something else."""
+    """Return the settings of `CLIPTextModel`. Raises InputError if it computes something else."""
     if not config.causal or config.pool != "eos":
         raise InputError(
             "transformers' CLIP is causal and reads the end token; "
@@ -276,13 +278,13 @@ def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> 
         )
     if not tokenizer.suffix:
         raise InputError(
-            f"transformers' CLIP reads the end token, which the tokenizer in {tokenizer.folder} does not put there\n"
+            f"transformers' CLIP reads the end token, which the tokenizer in {tokenizer.folder} does not add\n"
             "  use --format safetensors"
         )
     if tokenizer.suffix[-1] == _LEGACY_EOS:
         raise InputError(
-            f"the end token has the id {_LEGACY_EOS}, with which transformers' CLIP reads the token of the highest id\n"
-            "  use --format safetensors, or train with a tokenizer whose end token has another id"
+            f"the end token has the id {_LEGACY_EOS}, with which transformers' CLIP reads the token with the highest "
+            "id\n  use --format safetensors, or train with a tokenizer whose end token has another id"
         )
     return {
         "model_type": _CLIP_TEXT,
@@ -294,37 +296,38 @@ def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> 
 
 
 def their_fields(config: TowerConfig, fields: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    """The settings of a tower under their names in transformers."""
+    """Return the settings of a tower by their names in transformers."""
     names = {ours: theirs for theirs, ours in ACTIVATIONS_THERE.items()}
-    found = {theirs: getattr(config, ours) for ours, (theirs, _) in fields.items()}
-    return found | {"hidden_act": names[found["hidden_act"]]}
+    values = {theirs: getattr(config, ours) for ours, (theirs, _) in fields.items()}
+    return values | {"hidden_act": names[values["hidden_act"]]}
 
 
 def our_fields(values: Mapping[str, Any], fields: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    """The settings of a tower of transformers under our names."""
-    found = {ours: values.get(theirs, usual) for ours, (theirs, usual) in fields.items()}
-    found["activation"] = our_activation(found["activation"], ACTIVATIONS_THERE)
-    return found
+    """Return the settings of a tower of transformers by our names."""
+    settings = {ours: values.get(theirs, usual) for ours, (theirs, usual) in fields.items()}
+    settings["activation"] = our_activation(settings["activation"], ACTIVATIONS_THERE)
+    return settings
 
 
 def to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
-    """The tensors of one of our encoders under the names of `CLIPVisionModel` or `CLIPTextModel`."""
-    found = to_theirs(state, *_names(config))
-    if isinstance(config, VitConfig):  # rows of pixels there are the kernel of a convolution
-        found[_PATCH] = found[_PATCH].unflatten(1, (_CHANNELS, config.patch_size, config.patch_size))
-    return found
+    """Return the tensors of one of our encoders by the names of `CLIPVisionModel` or `CLIPTextModel`."""
+    tensors = to_theirs(state, *_names(config))
+    if isinstance(config, VitConfig):  # there, the patch embedding is the kernel of a convolution
+        tensors[_PATCH] = tensors[_PATCH].unflatten(1, (_CHANNELS, config.patch_size, config.patch_size))
+    return tensors
 
 
 def from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
     """Reverse `to_transformers`."""
-    found = to_ours(state, *_names(config))
+    tensors = to_ours(state, *_names(config))
     if isinstance(config, VitConfig):
-        found["patch.weight"] = found["patch.weight"].flatten(1)
-    return found
+        tensors["patch.weight"] = tensors["patch.weight"].flatten(1)
+    return tensors
 
 
 def _names(config: VitConfig | TextTransformerConfig) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Our names of tensors to theirs, and of queries, keys and values, which are one tensor here and three there."""
+    """Return maps from our names of tensors to theirs, and from our joint tensors of queries, keys and values to their
+    three tensors."""
     is_vision, kinds = isinstance(config, VitConfig), ("weight", "bias")
     modules, split = dict(_VISION_NORMS if is_vision else _TEXT_NORMS), {}
     for own, layer in ((f"layers.{number}", f"encoder.layers.{number}") for number in range(config.num_layers)):
@@ -336,10 +339,10 @@ def _names(config: VitConfig | TextTransformerConfig) -> tuple[dict[str, str], d
 
 
 def with_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
-    """All tensors, with `prefix` before their names."""
+    """Return all tensors with `prefix` added to their names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def without_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
-    """The tensors whose names start with `prefix`, without it."""
+    """Return the tensors whose names start with `prefix`, with the prefix removed."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

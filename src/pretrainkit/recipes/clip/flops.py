@@ -1,7 +1,8 @@
-"""FLOPs of training on a pair, for throughput and MFU: matrix products only, 2 per multiply-add, real tokens only,
-causal attention at half, nothing recomputed.
+"""FLOPs of training on a pair, for throughput and MFU.
 
-Our own towers by formula, those of other libraries by counting one forward pass without values.
+Only matrix products and real tokens count, with 2 FLOPs per multiply-add. Causal attention counts half, and recomputed
+activations do not count. Our own towers are counted by formula, those of other libraries in a forward pass without
+values.
 
 Dimensions: B captions, D width, F inner width, S tokens, L layers.
 """
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _CHANNELS = 3
 _LENGTHS = (4, 8, 16)
-"""Lengths of captions to count: any three, because the count is a polynomial of degree two."""
+"""Lengths of captions to count. Any three work, because the count is a polynomial of degree two."""
 
 
 def transformer_flops(
     config: VitConfig | TextTransformerConfig, num_tokens: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the forward FLOPs of the blocks for inputs of `num_tokens` tokens, (B,)."""
+    """Return (B,) the forward FLOPs of the blocks for inputs of `num_tokens` (B,) tokens."""
     is_causal = isinstance(config, TextTransformerConfig) and config.causal
     width, inner = config.hidden_size, config.intermediate_size
     # Four products of width x width (queries, keys, values, output) and two of width x inner; 2 per multiply-add.
@@ -38,7 +39,7 @@ def transformer_flops(
     block = per_token * num_tokens + attention
     if config.pool == "mean":
         return config.num_layers * block
-    # One token's output is used: the last block needs no more than keys and values of the others.
+    # Only the output of one token is used, so the last block needs only keys and values of the others.
     last = keys_and_values * num_tokens + (per_token - keys_and_values) + 4 * width * num_tokens
     return (config.num_layers - 1) * block + last
 
@@ -58,8 +59,8 @@ def projection_flops(width: int, projection: ProjectionConfig) -> float:
 
 
 def passes(tower: TowerConfig, num_layers: int | None = None) -> float:
-    """Forward passes that training costs: 3 for a tower that learns (two of them are the backward pass), 1 for one that
-    does not, and in between where only the last of `num_layers` blocks learn."""
+    """Return the cost of training in forward passes: 3 for a trainable tower (the backward pass costs two), 1 for a
+    frozen tower, and a value in between if only some of the last of `num_layers` blocks are trainable."""
     if not tower.trainable:
         return 1.0
     if tower.num_trainable_layers is None or num_layers is None:
@@ -80,8 +81,8 @@ class PairFlops:
         """Return the FLOPs for pairs with images of this height and width and captions of `num_tokens_B` tokens,
         including the similarities with all pairs of the step's batch.
 
-        Where the batch holds the features of frozen towers (no image size, no captions), the similarities are nearly
-        all there is, and the projections are left out.
+        If the batch has cached features (no image size, no captions), nearly all FLOPs are those of the similarities,
+        and the projections are not counted.
         """
         config, num_pairs = self._config, len(num_tokens_B)
         lengths_B = np.asarray(num_tokens_B, np.float64)
@@ -97,7 +98,7 @@ class PairFlops:
         if isinstance(tower, VitConfig):
             projected = 0 if projection.kind == "text_only" else 3 * projection_flops(tower.hidden_size, projection)
             return passes(tower, tower.num_layers) * vit_flops(tower) + projected
-        # Two images: batch norm refuses a single one where only one pixel is left.
+        # Two images, because batch norm fails for a single image with a single pixel.
         return passes(tower) * _counted(self._model, image=_zeros(2, _CHANNELS, *image_size)) / 2
 
     def _captions(self, lengths_B: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,14 +113,14 @@ class PairFlops:
 
     @cached_property
     def _caption_polynomial(self) -> tuple[float, float, float]:
-        """Coefficients of the forward FLOPs of a caption by its length, the highest power first."""
+        """Coefficients of the forward FLOPs of a caption as a polynomial of its length, highest power first."""
         counts = [_counted(self._model, input_ids=_zeros(1, length).long()) for length in _LENGTHS]
         square, linear, constant = np.polyfit(_LENGTHS, counts, 2).tolist()
         return square, linear, constant
 
     @cached_property
     def _model(self) -> nn.Module:
-        """The model without values."""
+        """The model with tensors without values."""
         import torch
 
         from pretrainkit.recipes.clip.model import DualEncoder
@@ -138,19 +139,19 @@ def _zeros(*shape: int) -> Tensor:
 
 
 def _counted(model: nn.Module, **inputs: Tensor) -> float:
-    """Forward FLOPs of a model without values; 0, with a warning, for one that only runs with values."""
+    """Return the forward FLOPs of a model without values; 0, with a warning, if it only runs with values."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
     def attention(*shapes: Any, **_: Any) -> int:
         return sdpa_flop_count(*shapes[:3])
 
-    on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # which the counter does not know
+    on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch's counter does not know it
     counter = FlopCounterMode(display=False, custom_mapping={on_cpu: attention})
     try:
         with torch.no_grad(), counter:
             model(**inputs)
-    except RuntimeError as error:  # also where torch has no such operator for tensors without values
-        _log.warning("FLOPs are not counted, since a tower cannot run without values: %s", error)
+    except RuntimeError as error:  # also if torch lacks an operator for tensors without values
+        _log.warning("FLOPs are not counted, because a tower cannot run without values: %s", error)
         return 0.0
     return float(counter.get_total_flops())

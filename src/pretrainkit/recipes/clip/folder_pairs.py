@@ -1,8 +1,8 @@
-"""Image files in folders: as ZeroVL keeps them, and as img2dataset leaves them.
+"""Sets of image files in folders, in the layouts of ZeroVL and of img2dataset.
 
-ZeroVL has SET/train_anno.csv with columns image, image_id, caption and caption_id, and the images in SET/train; the
-same for valid. img2dataset (https://github.com/rom1504/img2dataset) makes numbered shards `00000.tar` or folders
-`00000/` with `00000.parquet` and `00000_stats.json` beside them. What failed to download is counted and left out.
+ZeroVL has SET/train_anno.csv with the columns image, image_id, caption and caption_id, and the images in SET/train; the
+same for valid. img2dataset (https://github.com/rom1504/img2dataset) writes numbered shards `00000.tar` or folders
+`00000/`, with `00000.parquet` and `00000_stats.json` beside them. Failed downloads are counted and left out.
 """
 
 import json
@@ -43,7 +43,7 @@ class FolderPairs(Pairs):
     def lacks_image(self, row: int) -> bool:
         try:
             return not (self.images / self.image_names[row].as_py()).is_file()
-        except OSError:  # what cannot be the name of a file
+        except OSError:  # not a valid file name
             return True
 
     def image_bytes(self, row: int) -> int:
@@ -55,7 +55,7 @@ class FolderPairs(Pairs):
 
 
 def read_file(path: Path) -> bytes:
-    """Raises BadImage where no file of that name can be read."""
+    """Return the content of a file. Raises BadImage if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -66,14 +66,14 @@ def read_file(path: Path) -> bytes:
 
 
 def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
-    """Open one split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
-    Raises DataError where there is no annotation file, it cannot be read, or columns or ids are missing."""
+    """Open a split of a folder. Ids are required only for evaluation. Raises DataError if the annotation file is
+    missing or unreadable, or columns or ids are missing."""
     folder, names = Path(source.path), split_names(source, split)
     name = next((name for name in names if (folder / f"{name}_anno.csv").is_file()), None)
     if name is None:
         raise DataError(
             f"data.{split}: there is no {folder / f'{names[0]}_anno.csv'}\n"
-            "  a set has it beside the folder of images; for another split of the set, give split: NAME"
+            "  a set needs this file beside the folder of images; for another split of the set, give split: NAME"
         )
     path = folder / f"{name}_anno.csv"
     table = _csv_table(path)
@@ -101,12 +101,12 @@ def _csv_table(path: Path) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
             f"{path} cannot be read as a table: {str(error)[:300]}\n"
-            "  it must be UTF-8, separated by commas, with a line of column names; quote captions that hold commas"
+            "  it must be UTF-8 and separated by commas, with a line of column names; quote captions with commas"
         ) from error
 
 
 def _ids(table: pa.Table, column: str, path: Path, *, is_needed: bool) -> pa.Array | None:
-    """int64 (N,), or None where they are not needed and not there."""
+    """Return int64 (N,) ids, or None if they are not needed and missing or invalid."""
     if column not in table.column_names:
         if not is_needed:
             return None
@@ -120,7 +120,8 @@ def _ids(table: pa.Table, column: str, path: Path, *, is_needed: bool) -> pa.Arr
         if not is_needed:
             return None
         raise DataError(
-            f"{path}: column {column} must hold whole numbers: {error}\n  evaluation tells images and captions by them"
+            f"{path}: column {column} must hold whole numbers: {error}\n  evaluation identifies images and captions "
+            "by them"
         ) from error
 
 
@@ -128,8 +129,8 @@ _USUAL = ("caption", "text", "alt")
 
 
 def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
-    """Open all shards of an output folder, of `output_format` webdataset or files. Raises DataError where there are no
-    shards, or a table of them cannot be read."""
+    """Open all shards of an output folder with `output_format` webdataset or files. Raises DataError if there are no
+    shards, or a table is unreadable."""
     path = Path(source.path)
     folder = next((path / name for name in split_names(source, split) if (path / name).is_dir()), path)
     if any(folder.glob("*.tar")):
@@ -141,14 +142,14 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
     if not tables:
         raise DataError(
             f"data.{split}: {folder} has neither tars nor tables (*.parquet) of img2dataset\n"
-            "  give its output folder, made with output_format webdataset or files"
+            "  give an output folder with output_format webdataset or files"
         )
     return FolderPairs(source, folder, pa.concat_tables(tables), _failures(folder))
 
 
 def _failures(folder: Path) -> dict[str, int]:
-    """Count the downloads of each status other than success, by the tables or the statistics. A table or file of
-    statistics that cannot be read, as an interrupted download leaves it, counts as one of status unknown."""
+    """Count the downloads by status, except successes, from the tables or else the statistics. An unreadable file, for
+    example of an interrupted download, counts as one download with status unknown."""
     counts: Counter[str] = Counter()
     tables = sorted(folder.glob("*.parquet"))
     for path in tables:
@@ -165,8 +166,8 @@ def _failures(folder: Path) -> dict[str, int]:
 
 
 def _parquet_table(path: Path, columns: list[str], usual: Sequence[str] = ()) -> pa.Table:
-    """Read `columns` and, after them, the first of the `usual` ones that is there. Raises DataError where the file
-    cannot be read, or lacks one."""
+    """Read `columns` and then the first existing of the `usual` columns. Raises DataError if the file is unreadable or
+    lacks a column."""
     try:
         present = parquet.read_schema(path).names
         if usual:
@@ -179,11 +180,11 @@ def _parquet_table(path: Path, columns: list[str], usual: Sequence[str] = ()) ->
             )
         return parquet.read_table(path, columns=columns)
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}\n  fetch or make that shard again") from error
+        raise DataError(f"{path} cannot be read: {error}\n  download or create that shard again") from error
 
 
 def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:
-    """The successes of one shard of the form `files`, image names relative to `folder`."""
+    """Return the successful downloads of a shard with output_format files. Image names are relative to `folder`."""
     keys = [key.removeprefix("json:") for key in caption_columns(source, ())]
     table = _parquet_table(path, ["key", "status", *keys], () if keys else _USUAL)
     keys = table.column_names[2:]

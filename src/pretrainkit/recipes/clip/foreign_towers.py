@@ -1,4 +1,4 @@
-"""Image encoders of timm, text encoders of transformers.
+"""Towers with image encoders of timm and text encoders of transformers.
 
 Dimensions: B images or captions, T tokens, D width of the encoder's features.
 """
@@ -43,10 +43,10 @@ class ForeignTower(Tower):
 
 
 class TimmTower(ForeignTower, ImageTower):
-    """Any encoder of timm without its classifier; what it calls pooled stands for the image.
+    """Any encoder of timm without its classifier. Its pooled features represent the image.
 
-    For a vision transformer with `global_pool: token` that is the class token after the final norm. Of an encoder that
-    returns all tokens the first one is taken.
+    For a vision transformer with `global_pool: token`, they are the class token after the final norm. If an encoder
+    returns all tokens, the first token is used.
     """
 
     def __init__(self, config: TimmConfig) -> None:
@@ -80,13 +80,14 @@ class TimmTower(ForeignTower, ImageTower):
             features = self.encoder(pixels_BCHW)
         except AssertionError as error:
             size = pixels_BCHW.shape[-1]
-            if "size" not in str(error) and "Input" not in str(error):  # with which timm refuses a size
+            if "size" not in str(error) and "Input" not in str(error):  # words of timm's message about a wrong size
                 raise
             raise ConfigError(
-                f"images are {size} x {size} pixels, which model.image.name={self.config.name} refuses: {error}\n"
-                f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"
+                f"images are {size} x {size} pixels, which model.image.name={self.config.name} does not accept: "
+                f"{error}\n  set model.image.image_size={size}, or the sizes of data.train_transforms and "
+                "data.valid_transforms"
             ) from error
-        return features[:, 0] if features.ndim == 3 else features  # all tokens, the first is the class token
+        return features[:, 0] if features.ndim == 3 else features  # if all tokens: the first is the class token
 
 
 def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:
@@ -95,21 +96,21 @@ def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any
     with torch.device("meta"), SkipInitialisation():
         encoder = _create(timm, config, pretrained=False)
     accepted = inspect.signature(type(encoder).__init__).parameters
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if config.image_size is not None and _IMAGE_SIZE in accepted:
-        found[_IMAGE_SIZE] = config.image_size
+        arguments[_IMAGE_SIZE] = config.image_size
     if config.patch_dropout:
         if _PATCH_DROPOUT not in accepted:
             raise ConfigError(
                 f"model.image.patch_dropout={config.patch_dropout}, but {config.name} ({type(encoder).__name__}) "
-                "cannot leave out patches\n  set it to 0, or take a vision transformer"
+                "cannot drop patches\n  set it to 0, or use a vision transformer"
             )
-        found[_PATCH_DROPOUT] = config.patch_dropout
-    return found
+        arguments[_PATCH_DROPOUT] = config.patch_dropout
+    return arguments
 
 
 def registered(config: TimmConfig) -> tuple[str, dict[str, Any]]:
-    """timm's own name of the encoder, and the arguments that a folder or a hub adds where `options` do not."""
+    """Return timm's own name of the encoder, and the arguments of its config.json that `options` do not set."""
     if config.architecture is None:
         return config.name, {}
     stored = config.architecture.get("model_args") or {}
@@ -119,7 +120,7 @@ def registered(config: TimmConfig) -> tuple[str, dict[str, Any]]:
 
 def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **arguments: Any) -> Any:
     name = config.name
-    if config.architecture is not None and not pretrained:  # not from the folder, which may be gone
+    if config.architecture is not None and not pretrained:  # do not read the folder, which may no longer exist
         name, stored = registered(config)
         published = config.architecture.get("pretrained_cfg", config.architecture)
         overlay = {key: published[key] for key in PUBLISHED if key in published}
@@ -128,23 +129,23 @@ def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **argumen
         return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments, **config.options)
     except (RuntimeError, TypeError, ValueError, OSError) as error:
         raise ConfigError(
-            f"timm cannot make model.image.name={config.name} with {config.options or 'no options'}: {error}\n"
-            "  names: python -c 'import timm; print(timm.list_models())'; if its weights cannot be fetched: "
+            f"timm cannot build model.image.name={config.name} with {config.options or 'no options'}: {error}\n"
+            "  names: python -c 'import timm; print(timm.list_models())'; if its weights cannot be downloaded: "
             "model.image.pretrained=false"
         ) from error
 
 
 def timm_encoder(name: str) -> ImageEncoder:
     """Return an encoder of timm with its published weights, for images of the size that it was trained with. Raises
-    InputError where timm does not know the name or its weights cannot be fetched, MissingPackageError where timm is not
+    InputError where timm does not know the name or its weights cannot be fetched, MissingPackageError if timm is not
     installed."""
     try:
         tower = TimmTower(TimmConfig(name=name))
     except ConfigError as error:
         raise InputError(
-            f"timm gives no encoder timm:{name}: {error.__cause__}\n"
-            "  names: python -c 'import timm; print(timm.list_pretrained())'; without network, its weights must be in "
-            "the hub's cache already"
+            f"timm cannot load the encoder timm:{name}: {error.__cause__}\n"
+            "  names: python -c 'import timm; print(timm.list_pretrained())'; without network, its weights must "
+            "already be in the hub's cache"
         ) from error
     mean_311, deviation_311 = (torch.tensor(color).view(3, 1, 1) for color in tower.mean_and_deviation)
 
@@ -160,8 +161,8 @@ _POOLER = "add_pooling_layer"
 
 
 class HuggingFaceTower(ForeignTower, TextTower):
-    """Any encoder of transformers; one token's last hidden state stands for the caption. Its own pooler is left out:
-    parameters without a gradient would stop distributed training."""
+    """Any encoder of transformers. The last hidden state of one token represents the caption. Its pooler is left out,
+    because parameters without a gradient would stop distributed training."""
 
     def __init__(self, config: HuggingFaceTextConfig) -> None:
         super().__init__()
@@ -179,15 +180,15 @@ class HuggingFaceTower(ForeignTower, TextTower):
         mask = None
         if num_tokens_B is not None:
             is_real_BT = torch.arange(num, device=ids_BT.device) < num_tokens_B[:, None]
-            asks = self._takes_pairs and not reads_at_once(ids_BT.device)
-            mask = mask_of_pairs(is_real_BT) if asks else is_real_BT.long()
+            needs_pairs = self._takes_pairs and not reads_at_once(ids_BT.device)
+            mask = mask_of_pairs(is_real_BT) if needs_pairs else is_real_BT.long()
         return self.encoder(input_ids=ids_BT, attention_mask=mask).last_hidden_state[:, self.pool_token]
 
 
 def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> Any:
-    """Return a float32 encoder of the architecture in a `config.json`, without pooler; of encoder-decoders the encoder
-    alone. It is fresh, or has the weights of the folder or name on the hub `name`. Raises ConfigError where
-    transformers does not know it, or cannot load the weights."""
+    """Return a float32 encoder of the architecture in a `config.json`, without pooler; for encoder-decoders only the
+    encoder. It has the weights of `name` (a folder or a name on the hub), or new weights if `name` is None. Raises
+    ConfigError if transformers does not know the architecture, or cannot load the weights."""
     auto, values = import_transformers().models.auto, dict(architecture)
     kind = values.pop("model_type", None)
     try:
@@ -211,5 +212,5 @@ def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> An
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"transformers cannot load the weights of model.text.name={name}: {error}\n"
-            "  give a folder that it wrote, or start from its config alone: model.text.pretrained=false"
+            "  give a folder that it wrote, or start without its weights: model.text.pretrained=false"
         ) from error

@@ -1,11 +1,11 @@
-"""Held-out sets of a config and CLIP's metrics on them: zero-shot retrieval on sets of pairs, and zero-shot
-classification of class folders.
+"""Held-out sets of a config, and CLIP's metrics on them: zero-shot retrieval for sets of pairs, and zero-shot
+classification for folders of classes.
 
 Dimensions: N rows, I images, T captions, C classes, P templates, B rows of a batch, D width of the embeddings.
 
-Every distinct image and every caption is embedded exactly once, in evaluation mode, whatever the number of ranks.
-Embeddings are float32 unless `evaluate.precision` says otherwise, as in ZeroVL; with FSDP2 on a GPU the blocks compute
-in the training's number format all the same.
+Every distinct image and every caption is embedded exactly once, in evaluation mode, on any number of ranks. Embeddings
+are float32 as in ZeroVL, unless `evaluate.precision` is set. With FSDP2 on a GPU, the blocks always compute in the
+number format of the training.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,71 +51,81 @@ from pretrainkit.training.precision import Precision
 
 _IMAGES = stream_key(0, "clip", "held-out images")
 _NUM_NAMED = 5
-"""Broken files of a folder that a message names."""
+"""Number of broken files of a folder that a message lists."""
 
 
 @dataclass(frozen=True)
 class PairSet:
+    """Held-out pairs of images and captions."""
+
     name: str
-    """In the names of metrics."""
+    """Name of the set in metrics."""
     image_ids_N: NDArray[np.int64]
-    """Image id of each row; rows of one image have the same id."""
+    """Image id of each row. Rows of the same image have the same id."""
     images: BuildRows
-    """Rows to a batch with `image`."""
+    """Function of row numbers that returns a batch with `image`."""
     captions: BuildRows
-    """Rows to a batch with `input_ids` and `num_tokens`."""
+    """Function of row numbers that returns a batch with `input_ids` and `num_tokens`."""
     texts: Callable[[NDArray[np.int64]], list[str]]
-    """Rows to captions, for people."""
+    """Function of row numbers that returns the captions as text."""
 
 
 @dataclass(frozen=True)
 class ClassSet:
-    """Images with a class, and captions for each class."""
+    """Held-out images with classes, and captions for each class."""
 
     name: str
-    """In the names of metrics."""
+    """Name of the set in metrics."""
     labels_I: NDArray[np.int64]
-    """The class of each image."""
+    """Class of each image."""
     num_classes: int
-    """C."""
+    """Number of classes, C."""
     num_templates: int
-    """P; caption c * P + p is class c in template p."""
+    """Number of templates, P. Caption c * P + p is class c in template p."""
     images: BuildRows
-    """Rows to a batch with `image`."""
+    """Function of row numbers that returns a batch with `image`."""
     captions: BuildRows
-    """Captions to a batch with `input_ids` and `num_tokens`."""
+    """Function of caption numbers that returns a batch with `input_ids` and `num_tokens`."""
 
 
 def pair_sets(config: ClipRun) -> list[PairSet]:
-    """Open the sets of `data.valid`. Raises DataError where a set, or the tokenizer, is missing or broken; ConfigError
-    where two sets have the same name."""
+    """Open the sets of `data.valid`. Raises DataError if a set or the tokenizer is missing or broken, ConfigError if
+    two sets have the same name."""
     if not config.data.valid:
         return []
-    inputs, found = Inputs(config), []
+    inputs, sets = Inputs(config), []
     names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
     for name, source in zip(names, config.data.valid, strict=True):
         pairs = open_pairs(source, "valid")
         check_torn(pairs, "valid", "error")
-        found.append(inputs.pairs(pairs, name))
-    return found
+        sets.append(inputs.pairs(pairs, name))
+    return sets
 
 
 def class_sets(config: ClipRun) -> list[ClassSet]:
-    """Open the folders of `evaluate.classification`. Raises DataError where a folder, or the names of its classes, are
-    missing; InputError where a template has no place for a name; ConfigError where two folders have the same name."""
+    """Open the folders of `evaluate.classification`.
+
+    Raises:
+        DataError: A folder, or the names of its classes, are missing.
+        InputError: A template has no {} for the class name.
+        ConfigError: Two folders have the same name.
+    """
     wanted = config.evaluate.classification
     if not wanted:
         return []
-    inputs, names = Inputs(config), _distinct([class_set_name(one) for one in wanted], "evaluate.classification")
-    return [inputs.classes(one, name) for name, one in zip(names, wanted, strict=True)]
+    inputs = Inputs(config)
+    names = _distinct([class_set_name(classes) for classes in wanted], "evaluate.classification")
+    return [inputs.classes(classes, name) for name, classes in zip(names, wanted, strict=True)]
 
 
 class Inputs:
-    """Inputs of the towers for images and captions, all of which are needed: a bad one raises DataError."""
+    """Builds the inputs of the towers. Every image and caption is needed, so a bad one raises DataError."""
 
     def __init__(self, config: ClipRun, pixels: PixelReader | None = None) -> None:
-        """`pixels`: None: images are read as evaluation sees them. Raises ConfigError if captions and model do not fit
-        each other."""
+        """Raise ConfigError if captions and model do not match.
+
+        pixels: Reader of images; None: the reader with the transforms of evaluation.
+        """
         data = config.data
         self._pixels = pixels or PixelReader(data.valid_transforms, data.normalize, is_exact=True)
         self._tokenizer, self._max_length = CaptionTokenizer(tokenizer_folder(config)), data.max_length
@@ -124,11 +134,12 @@ class Inputs:
         self._num_columns = data.max_length if data.pad_captions == "max_length" else None
 
     def captions(self, texts: Sequence[str]) -> HostBatch:
-        """`input_ids` and `num_tokens`, cut to `data.max_length`."""
+        """Return `input_ids` and `num_tokens` of texts, cut to `data.max_length`."""
         return self._tokenizer.encode(texts, self._max_length, num_columns=self._num_columns)
 
     def images(self, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
-        """Rows to a batch with `image`, given the content of each row's file and what messages call it."""
+        """Return a function of row numbers that returns a batch with `image`. `read` returns the content of a row's
+        file, `describe` its name in messages."""
         reader = self._pixels
 
         def build(rows: NDArray[np.int64]) -> HostBatch:
@@ -143,33 +154,36 @@ class Inputs:
         return build
 
     def files(self, files: Sequence[Path]) -> BuildRows:
-        """Rows of `files` to a batch with `image`."""
+        """Return a function of indices of `files` that returns a batch with `image`."""
         return self.images(_reader(files), lambda row: str(files[row]))
 
     def pairs(self, pairs: Pairs, name: str = "") -> PairSet:
+        """Return the inputs of a set of pairs."""
+
         def texts(rows: NDArray[np.int64]) -> list[str]:
-            found = [pairs.caption(row) for row in rows.tolist()]
-            if "" in found:
-                raise _bad(pairs.describe(int(rows[found.index("")])), "it has no caption")
-            return found
+            captions = [pairs.caption(row) for row in rows.tolist()]
+            if "" in captions:
+                raise _bad(pairs.describe(int(rows[captions.index("")])), "it has no caption")
+            return captions
 
         images = self.images(pairs.read_image, pairs.describe)
         return PairSet(name, pairs.image_ids, images, lambda rows: self.captions(texts(rows)), texts)
 
     def classes(self, wanted: ClassificationConfig, name: str) -> ClassSet:
-        found = open_class_images(wanted)
+        """Return the inputs of a set of images with classes."""
+        images = open_class_images(wanted)
         if wanted.suite == "imagenet":
-            names, templates = imagenet_names(found.imagenet_classes), imagenet_templates()
+            names, templates = imagenet_names(images.imagenet_classes), imagenet_templates()
         else:
             templates = cifar_templates() if wanted.suite == "cifar" else _templates(wanted)
-            names = class_names(found.classes, Path(wanted.class_names) if wanted.class_names else None)
+            names = class_names(images.classes, Path(wanted.class_names) if wanted.class_names else None)
         captions = captions_of(names, templates)
         return ClassSet(
             name=name,
-            labels_I=found.labels_N,
+            labels_I=images.labels_N,
             num_classes=len(names),
             num_templates=len(templates),
-            images=self.images(found.read, found.describe),
+            images=self.images(images.read, images.describe),
             captions=lambda rows: self.captions([captions[row] for row in rows.tolist()]),
         )
 
@@ -179,8 +193,8 @@ def _reader(files: Sequence[Path]) -> Callable[[int], bytes]:
 
 
 def check_images(config: ClipRun, world: World) -> None:
-    """Decode every held-out image before a training depends on it: a collective, each image on one rank. Raises
-    DataError on every rank where some cannot be decoded."""
+    """Decode every held-out image before the training starts. All ranks must call this together; each image is decoded
+    by one of them. Raises DataError on all ranks if an image cannot be decoded."""
     problems = []
     for source in config.data.valid:
         pairs = open_pairs(source, "valid")
@@ -189,8 +203,8 @@ def check_images(config: ClipRun, world: World) -> None:
             row, reason = bad[0]
             problems.append(
                 f"{len(bad):,} of {len(rows):,} images of data.valid={source.path} cannot be used, such as "
-                f"{pairs.describe(row)}: {reason}\n  evaluation must see every row: fix or remove them; all are "
-                f"listed by pretrainkit data check {quote(source.path)}\n  to leave out what is bad: "
+                f"{pairs.describe(row)}: {reason}\n  evaluation needs every row: fix or remove them; to list all, use "
+                f"pretrainkit data check {quote(source.path)}\n  to leave out bad rows: "
                 f"{packing(source.path, len(bad))}\n  and then data.valid=PACKED"
             )
     for classes in config.evaluate.classification:
@@ -209,10 +223,10 @@ def check_images(config: ClipRun, world: World) -> None:
 def _undecodable(
     read: Callable[[int], bytes], rows: NDArray[np.int64], config: ClipRun, world: World
 ) -> list[tuple[int, str]]:
-    """Rows whose image cannot be used, and why."""
+    """Return the rows whose image cannot be used, each with the reason."""
     mine = rows[world.rank :: world.world_size].tolist()
-    found = zip(mine, looked_at(read, mine, max(config.data.num_workers, 1)), strict=True)
-    bad = [(row, str(error)) for row, error in found if isinstance(error, BadImage)]
+    results = zip(mine, looked_at(read, mine, max(config.data.num_workers, 1)), strict=True)
+    bad = [(row, str(error)) for row, error in results if isinstance(error, BadImage)]
     return sorted((row, reason) for part in world.gather_objects(bad) for row, reason in part)
 
 
@@ -220,14 +234,14 @@ def _distinct(names: list[str], field: str) -> list[str]:
     if len(set(names)) < len(names):
         raise ConfigError(
             f"two sets of {field} have the same name: {', '.join(names)}\n"
-            f"  metrics are named by it: give one another, as in {field}='[{{path: ..., name: NAME}}, ...]'"
+            f"  give one another name, which its metrics then have: {field}='[{{path: ..., name: NAME}}, ...]'"
         )
     return names
 
 
-def _bad(what: str, reason: str) -> DataError:
+def _bad(row: str, reason: str) -> DataError:
     return DataError(
-        f"{what}: {reason}\n  every row is needed here: fix or remove it; in a set of pairs, pretrainkit data "
+        f"{row}: {reason}\n  every row is needed here: fix or remove it; for a set of pairs, pretrainkit data "
         "check lists all bad rows"
     )
 
@@ -243,7 +257,7 @@ def _templates(wanted: ClassificationConfig) -> list[str]:
 
 
 Towers = Callable[[BuildRows, int], Tensor]
-"""`embed` with a model."""
+"""Function of (build, number of rows) that returns embeddings: `embed` with a model."""
 
 
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
@@ -268,28 +282,28 @@ def held_out_metrics(
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
     num_threads: int = 0,
 ) -> dict[str, float]:
-    """Metrics by name, the same on all ranks; a collective.
+    """Compute the metrics of a model. All ranks must call this together.
 
     Returns:
-        For each set of pairs `<set>_I2T-R@1` ... `<set>_T2I-R@10` and `<set>_RSUM` (percent, and their sum); `RSUM`,
-        the mean over sets; for each folder of classes `<folder>_zeroshot_acc1`, `_acc5` and
-        `_mean_per_class_recall` (percent); `temperature`.
+        Metrics by name, the same on all ranks. For each set of pairs `<set>_I2T-R@1` ... `<set>_T2I-R@10` in percent
+        and their sum `<set>_RSUM`; the mean over sets `RSUM`; for each folder of classes `<folder>_zeroshot_acc1`,
+        `_acc5` and `_mean_per_class_recall` in percent; and `temperature`.
     """
     towers = partial(
         embed, model, batch_size=config.batch_size, world=world, autocast=autocast, num_threads=num_threads
     )
-    metrics: dict[str, float] = {"RSUM": 0.0} if pairs else {}  # the headline of a report
+    metrics: dict[str, float] = {"RSUM": 0.0} if pairs else {}  # first, because it is the main number of a report
     with evaluation_mode(model), torch.no_grad():
         gather_root_weights(model)
         metrics["temperature"] = 1 / float(unwrap(model).logit_scale())  # type: ignore[operator]
         for pair_set in pairs:
-            found = _retrieval(towers, pair_set, config, world)
-            metrics |= {f"{pair_set.name}_{name}": value for name, value in found.items()}
+            values = _retrieval(towers, pair_set, config, world)
+            metrics |= {f"{pair_set.name}_{name}": value for name, value in values.items()}
         if pairs:
             metrics["RSUM"] = float(np.mean([metrics[f"{pair_set.name}_RSUM"] for pair_set in pairs]))
         for class_set in classes:
-            found = _classification(towers, class_set, config, world)
-            metrics |= {f"{class_set.name}_zeroshot_{name}": value for name, value in found.items()}
+            values = _classification(towers, class_set, config, world)
+            metrics |= {f"{class_set.name}_zeroshot_{name}": value for name, value in values.items()}
     return metrics
 
 
@@ -301,13 +315,13 @@ _BENCHMARK = {
     },
     "zeroshot_retrieval": {"image_retrieval_recall@5": "T2I-R@5", "text_retrieval_recall@5": "I2T-R@5"},
 }
-"""Tasks and columns of CLIP_benchmark to the ends of our names."""
+"""Maps tasks and columns of CLIP_benchmark to the ends of our names."""
 
 
 def benchmark_rows(config: ClipRun, metrics: Mapping[str, float], model: str) -> list[dict[str, str | float]]:
-    """Return a row for each held-out set with the columns of CLIP_benchmark, whose metrics are shares of 1."""
-    sets = [(class_set_name(one), "zeroshot_classification") for one in config.evaluate.classification]
-    sets += [(set_name(one), "zeroshot_retrieval") for one in config.data.valid]
+    """Return a row for each held-out set with the columns of CLIP_benchmark, where metrics are shares of 1."""
+    sets = [(class_set_name(classes), "zeroshot_classification") for classes in config.evaluate.classification]
+    sets += [(set_name(source), "zeroshot_retrieval") for source in config.data.valid]
     rows: list[dict[str, str | float]] = []
     for name, task in sets:
         values = {column: metrics.get(f"{name}_{end}") for column, end in _BENCHMARK[task].items()}
@@ -326,7 +340,8 @@ def embed(
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
     num_threads: int = 0,
 ) -> Tensor:
-    """The embeddings (N, D) of images or of captions, whichever `build` makes of rows: a collective."""
+    """Return the embeddings (N, D) of the images or captions that `build` returns for row numbers. All ranks must call
+    this together."""
 
     def forward(batch: Mapping[str, Tensor]) -> Tensor:
         with autocast():

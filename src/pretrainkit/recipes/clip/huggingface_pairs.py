@@ -1,5 +1,5 @@
-"""Sets of Hugging Face `datasets`: saved with `save_to_disk`, a folder of parquet files, or hf://datasets/NAME. Images
-are decoded when they are used."""
+"""Sets of Hugging Face `datasets`: a folder of `save_to_disk`, a folder of parquet files, or hf://datasets/NAME. Images
+are decoded only when they are used."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from pretrainkit.recipes.clip.pairs import (
 )
 
 HUB = "hf://datasets/"
-"""Before the name of a data set on the hub."""
+"""Prefix of the name of a data set on the hub."""
 _IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
 _CAPTIONS = ("caption", "captions", "text", "txt", "sentences")
 
@@ -36,7 +36,11 @@ class HuggingFacePairs(Pairs):
     has_names = False
 
     def __init__(self, source: ClipSourceConfig, table: pa.Table, images: Any, rows: NDArray[np.int64]) -> None:
-        """`images`: the data set with its column of images alone, not decoded; `rows`: (N,) its row for each pair."""
+        """Create the pairs.
+
+        images: The data set with only its column of images, not decoded.
+        rows: (N,) the row of the data set for each pair.
+        """
         super().__init__(source, table)
         self._images, self._rows = images, rows
 
@@ -48,8 +52,8 @@ class HuggingFacePairs(Pairs):
 
 
 def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs:
-    """Open one split of a data set. Raises MissingPackageError where `datasets` is not installed; DataError where there
-    is no such data set or split, or columns are missing."""
+    """Open a split of a data set. Raises MissingPackageError if `datasets` is not installed, DataError if the data set,
+    the split or a column does not exist."""
     dataset = open_rows(source.path, split_names(source, split), f"data.{split}")
     present = dataset.column_names
     where = f"{source.path} ({dataset.split or 'one split'})"
@@ -73,25 +77,25 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
         return hub_rows(on_hub, names)
     try:
         is_saved = any(Path(path, name).is_file() for name in ("dataset_dict.json", "state.json"))
-        found = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
-    except Exception as error:  # the library raises its own and others' errors of many kinds
+        dataset = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
+    except Exception as error:  # the library raises many kinds of errors, also of other libraries
         raise DataError(
             f"{field}: the data set {path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"
             "  give a folder saved by datasets, a folder of parquet files, or hf://datasets/NAME"
         ) from error
-    if not isinstance(found, dict):
-        return found
-    name = next((name for name in names if name in found), None)
+    if not isinstance(dataset, dict):
+        return dataset
+    name = next((name for name in names if name in dataset), None)
     if name is None:
         raise DataError(
-            f"{field}: {path} has no split {' or '.join(names)}; it has {', '.join(found)}\n"
+            f"{field}: {path} has no split {' or '.join(names)}; it has {', '.join(dataset)}\n"
             "  name one with split: NAME beside its path"
         )
-    return found[name]
+    return dataset[name]
 
 
 def encoded_images(dataset: Any, wanted: str | None, where: str, field: str) -> Any:
-    """Return the column of images alone, not decoded. Raises DataError if there is none."""
+    """Return a data set with only the column of images, not decoded. Raises DataError if there is none."""
     datasets = import_optional("datasets", "hub", f"reading {where}")
     image = chosen_column(dataset.column_names, wanted, _IMAGES, "image", where, field)
     if isinstance(dataset.features[image], datasets.Image):
@@ -100,13 +104,13 @@ def encoded_images(dataset: Any, wanted: str | None, where: str, field: str) -> 
         raise DataError(
             f"{where}: column {image!r} holds {dataset.features[image]}, not images\n"
             "  images are files (an Image, bytes, {bytes, path}) or paths of files: name another column with "
-            "image_key, or cast this one"
+            "image_key, or cast this column"
         )
     return dataset.select_columns([image])
 
 
 def read_encoded(images: Any, row: int) -> bytes:
-    """Return the file in a row of `encoded_images`. Raises BadImage where there is none."""
+    """Return the file in a row of `encoded_images`. Raises BadImage if there is none."""
     (image,) = images[row].values()
     if isinstance(image, dict):
         image = image.get("bytes") or image.get("path")
@@ -127,25 +131,25 @@ def _may_be_images(feature: Any, datasets: Any) -> bool:
 def _one_row_per_caption(
     captions: dict[str, pa.Array], ids: dict[str, pa.Array], where: str
 ) -> tuple[dict[str, pa.Array], NDArray[np.int64]]:
-    """Columns in which each caption of a list is a row of its own, and the row of the data set each came from."""
+    """Return columns with a row for each caption of a list, and the row of the data set that each came from."""
     first = next(iter(captions.values()))
     is_list = [pa.types.is_list(c.type) or pa.types.is_large_list(c.type) for c in captions.values()]
     rows = np.arange(len(first), dtype=np.int64)
     if any(is_list) and len(captions) > 1:
         raise DataError(
             f"{where} has lists of captions in one of several caption columns\n"
-            "  give a single caption_key: then each caption of the list is a pair of its own"
+            "  give a single caption_key: then each caption of the list becomes a pair"
         )
     if is_list[0]:
-        # The list that each of the flattened captions comes from.
+        # The index of the list that each flattened caption comes from.
         rows = whole_numbers(pa.compute.list_parent_indices(first))
         captions = {"caption_0": pa.compute.list_flatten(first)}
-    found = {name: column.cast(pa.large_string()) for name, column in captions.items()}
+    columns = {name: column.cast(pa.large_string()) for name, column in captions.items()}
     for name, column in ids.items():
         if pa.types.is_list(column.type):
             column = pa.compute.list_flatten(column) if is_list[0] else pa.nulls(0)
         elif is_list[0]:
             column = column.take(pa.array(rows))
         if pa.types.is_integer(column.type) and not column.null_count and len(column) == len(rows):
-            found[name] = column.cast(pa.int64())
-    return found, rows
+            columns[name] = column.cast(pa.int64())
+    return columns, rows

@@ -1,11 +1,11 @@
-"""Contrastive losses over rows of similarities, with memory for a few of these rows at a time.
+"""Contrastive losses over rows of similarities, computed for a few rows at a time to save memory.
 
 Dimensions: b rows (queries) of this rank, M columns (keys) to compare with, D embedding width, C rows of one chunk.
 
-The gradient of a loss that is summed over rows is known row by row, so each chunk's part of it is computed in the
-forward pass while the chunk's logits are there: they are neither kept nor computed twice. Besides the gradients
-there is one matrix C x M at a time in the plain loss, and at most five with smoothing, duplicates or the sigmoid.
-Row n stands for pair `first_row + n` of the batch, column m for pair `first_column + m`.
+The loss is a sum over rows, so the gradient of each chunk of rows is computed in the forward pass, while its logits
+are in memory. The logits are neither stored nor computed twice. Besides the gradients, memory holds one C x M matrix at
+a time for the plain loss, and at most five with smoothing, duplicates or the sigmoid. Row n is pair `first_row + n` of
+the batch, column m is pair `first_column + m`.
 
 Sources: InfoNCE as in CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020); mixed targets as in ZeroVL (Cui et
 al. 2022, https://arxiv.org/abs/2112.09331); SigLIP (Zhai et al. 2023, https://arxiv.org/abs/2303.15343).
@@ -27,69 +27,69 @@ Duplicates = Literal["negatives", "ignore", "positives"]
 
 @dataclass(frozen=True)
 class Matches:
-    """Pairs of the batch that belong together. Indices and groups are those of the whole batch of B pairs."""
+    """Targets of each row. Indices and groups refer to the whole batch of B pairs."""
 
     first_column: int
-    """The pair that the first key comes from."""
+    """Pair of the first column."""
     num_columns: int
-    """M."""
+    """Number of columns, M."""
     duplicates: Duplicates = "negatives"
-    """Treatment of pairs of one group; see `ClipObjectiveConfig`."""
+    """Treatment of pairs of the same group; see `ClipObjectiveConfig`."""
     groups_B: tuple[Tensor, ...] = ()
-    """Integer (B,) each: pairs with an equal number in any of them are duplicates."""
+    """Integer tensors (B,). Pairs with an equal number in any of them are duplicates."""
     partner_B: Tensor | None = None
-    """int64 (B,) the pair that each pair is mixed with; None: none is."""
+    """int64 (B,) the pair with which each pair is mixed; None: no mixup."""
     share: Tensor | None = None
-    """Scalar: how much of the target is the pair itself; the rest is its partner."""
+    """Scalar: weight of the pair itself in its target. Its partner has the rest."""
 
     def targets(self, pairs_C: Tensor) -> list[tuple[Tensor | float, Tensor]]:
-        """(weight, int64 (C,) pair) of each part of the target of these pairs."""
+        """Return (weight, int64 (C,) pairs) for each part of the target of these pairs."""
         if self.partner_B is None or self.share is None:
             return [(1.0, pairs_C)]
         return [(self.share, pairs_C), (1 - self.share, self.partner_B[pairs_C])]
 
     def main_target(self, pairs_C: Tensor) -> Tensor:
-        """int64 (C,) the part with the largest weight."""
+        """Return int64 (C,), the part of the target with the largest weight."""
         if self.partner_B is None or self.share is None:
             return pairs_C
         return torch.where(self.share >= 0.5, pairs_C, self.partner_B[pairs_C])
 
     def same(self, pairs_C: Tensor) -> Tensor:
-        """bool (C, M): whether a column is a duplicate of a pair, or the pair itself."""
+        """Return bool (C, M), True if a column is a duplicate of a pair, or the pair itself."""
         columns = slice(self.first_column, self.first_column + self.num_columns)
-        found = torch.zeros(len(pairs_C), self.num_columns, dtype=torch.bool, device=pairs_C.device)
+        is_same_CM = torch.zeros(len(pairs_C), self.num_columns, dtype=torch.bool, device=pairs_C.device)
         for group_B in self.groups_B:
-            found |= group_B[pairs_C][:, None] == group_B[columns]
-        return found
+            is_same_CM |= group_B[pairs_C][:, None] == group_B[columns]
+        return is_same_CM
 
     def ignored(self, pairs_C: Tensor) -> Tensor | None:
-        """bool (C, M): columns that are neither targets nor negatives; None: no column."""
+        """Return bool (C, M), True for columns that are neither targets nor negatives; None: there are none."""
         if self.duplicates != "ignore":
             return None
         targets = [target_C for _, target_C in self.targets(pairs_C)]
-        found = torch.stack([self.same(target_C) for target_C in targets]).any(0)
+        is_ignored_CM = torch.stack([self.same(target_C) for target_C in targets]).any(0)
         for target_C in targets:
-            found.scatter_(1, self.column(target_C), False)
-        return found
+            is_ignored_CM.scatter_(1, self.column(target_C), False)
+        return is_ignored_CM
 
     def column(self, pairs_C: Tensor) -> Tensor:
-        """(C, 1) the column of each pair."""
+        """Return (C, 1), the column of each pair."""
         return (pairs_C - self.first_column)[:, None]
 
 
 class RowScores(NamedTuple):
-    """Scores of a chunk of rows: sums over them; scalars."""
+    """Scores of a chunk of rows: scalars, summed over the rows."""
 
     loss: Tensor
     hard_loss: Tensor
-    """With each pair itself as the only target; without label smoothing. 0 where `loss` is that or has none."""
+    """Loss with each pair itself as its only target, without label smoothing. 0 without mixup and for the sigmoid."""
     num_right: Tensor
-    """Rows whose most similar column is the main target."""
+    """Number of rows whose most similar column is the main target."""
 
 
 def _num_right(logits_CM: Tensor, pairs_C: Tensor, matches: Matches) -> Tensor:
-    """Count the rows whose best column is the right one. The first of equal logits counts, so that embeddings that are
-    all the same are not called right."""
+    """Return the number of rows whose best column is the main target. Of equal logits, the first counts, so that
+    collapsed embeddings do not count as right."""
     best_C1 = logits_CM.argmax(1, keepdim=True)
     main_C = matches.main_target(pairs_C)
     if matches.duplicates == "positives":
@@ -103,7 +103,7 @@ class SoftmaxScore:
 
     matches: Matches
     label_smoothing: float = 0.0
-    """Share of the target that is spread evenly over all columns (that are not ignored)."""
+    """Share of the target that is spread evenly over all columns that are not ignored."""
 
     def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
         matches, smoothing = self.matches, self.label_smoothing
@@ -121,7 +121,7 @@ class SoftmaxScore:
             finite_CM = logits_CM if ignored_CM is None else logits_CM.masked_fill(ignored_CM, 0.0)
             target_logit_C = (1 - smoothing) * target_logit_C + smoothing * (finite_CM * smooth_CM).sum(1)
 
-        # From here on the memory of the logits holds their exponentials, then the probabilities, then the slope.
+        # The memory of the logits is now reused for their exponentials, then the probabilities, then the slope.
         largest_C1 = logits_CM.amax(1, keepdim=True)
         logits_CM.sub_(largest_C1).exp_()
         sum_C1 = logits_CM.sum(1, keepdim=True)
@@ -131,7 +131,7 @@ class SoftmaxScore:
             weight = (1 - smoothing) * weight
             if where.dtype == torch.bool:
                 slope_CM -= weight * where.to(slope_CM.dtype) / where.sum(1, keepdim=True)
-            elif torch.compiler.is_compiling():  # fused with the rest, and without atomic additions
+            elif torch.compiler.is_compiling():  # the compiler fuses this with the rest, and needs no atomic additions
                 is_target_CM = torch.arange(matches.num_columns, device=where.device) == where
                 slope_CM -= weight * is_target_CM
             else:
@@ -144,7 +144,7 @@ class SoftmaxScore:
         return RowScores(loss, hard_loss, num_right), slope_CM
 
     def _target(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean logit (C,) of each row's target columns, and where they are: indices (C, 1), or bool (C, M)."""
+        """Return (C,) the mean logit of each row's target columns, and the columns: indices (C, 1), or bool (C, M)."""
         if self.matches.duplicates != "positives":
             column_C1 = self.matches.column(pairs_C)
             return logits_CM.gather(1, column_C1)[:, 0], column_C1
@@ -154,11 +154,11 @@ class SoftmaxScore:
 
 @dataclass(frozen=True)
 class SigmoidScore:
-    """Minus the log-probability that each row and column belong together or not, each on its own."""
+    """Binary cross-entropy of each row and column: do they belong together?"""
 
     matches: Matches
     has_targets: bool = True
-    """False: no column belongs to a row."""
+    """False: no column is the target of a row."""
 
     def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
         matches = self.matches
@@ -180,14 +180,16 @@ class SigmoidScore:
 
 
 Score = SoftmaxScore | SigmoidScore
-"""Scores the logits (C, M) of rows, and gives the derivative of their loss by the logits, in whose memory it may be."""
+"""Function that scores the logits (C, M) of rows and returns also the derivative of the loss by the logits, which may
+use the memory of the logits."""
 
 
 class ScoreProducts(nn.Module):
-    """Turn products of queries and keys (C, M) into logits, and score them. The result is in the products' memory.
+    """Converts products of queries and keys (C, M) to logits, and scores them. The result uses the memory of the
+    products.
 
-    Compiled where a model's blocks are (`pretrainkit.dist.parallelize`). It then reads the products twice and writes
-    the slope once; one operation after the other would pass over the matrix eleven times or more.
+    It is compiled if the blocks of the model are (`pretrainkit.dist.parallelize`). It then reads the products twice and
+    writes the slope once. Without compilation, the operations pass over the matrix at least eleven times.
     """
 
     is_compiled_apart: ClassVar[bool] = True
@@ -212,17 +214,17 @@ def score_rows(
     first_row: int,
     megabytes: int,
 ) -> RowScores:
-    """The scores of all rows; gradient flows from `loss` to queries, keys, scale and bias.
+    """Return the scores of all rows. The gradient flows from `loss` to queries, keys, scale and bias.
 
     Args:
         queries_bD: Float32 or float64.
-        keys_MD: Of the same dtype. Detached: no gradient is computed for them.
+        keys_MD: Tensor of the same dtype. If it is detached, its gradient is not computed.
         scale: Scalar; logits are scale x (query . key) + bias.
         bias: Scalar, or None.
-        score: Of rows.
+        score: Function that scores rows.
         score_products: The model's `ScoreProducts`.
-        first_row: The pair that the first query comes from.
-        megabytes: Logits of one chunk, at least one row.
+        first_row: Pair of the first query.
+        megabytes: Maximum size of the logits of a chunk. A chunk has at least one row.
     """
     bytes_per_row = len(keys_MD) * queries_bD.element_size()
     num_rows = max(1, megabytes * 10**6 // max(1, bytes_per_row))
@@ -251,7 +253,7 @@ class _RowsByChunks(torch.autograd.Function):
         grad_keys_MD = torch.zeros_like(keys_MD) if needs_keys else None
         grad_bias = torch.zeros_like(scale) if needs_bias else None
         sums = [torch.zeros_like(scale) for _ in RowScores._fields]
-        detached_bias = None if bias is None else bias.detach()  # so that evaluation shares the compiled code
+        detached_bias = None if bias is None else bias.detach()  # evaluation then uses the same compiled code
         for start in range(0, len(queries_bD), num_rows):
             chunk_CD = queries_bD[start : start + num_rows]
             products_CM = chunk_CD @ keys_MD.t()
@@ -266,8 +268,9 @@ class _RowsByChunks(torch.autograd.Function):
                 grad_keys_MD.addmm_(slope_CM.t(), chunk_CD)
             if grad_bias is not None:
                 grad_bias += slope_CM.sum()
-            del products_CM, slope_CM  # before the next chunk is made
-        # logits = scale x q . k, so the slope by the scale is the sum of slope x (q . k), which is that by q times q.
+            del products_CM, slope_CM  # free the memory before the next chunk
+        # logits = scale x q . k, so the derivative by the scale is the sum of slope x (q . k), or of the gradient of q
+        # times q.
         grad_scale = (grad_queries_bD * queries_bD).sum() if needs_scale and grad_queries_bD is not None else None
         for grad in (grad_queries_bD, grad_keys_MD):
             if grad is not None:

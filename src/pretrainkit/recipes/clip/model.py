@@ -1,4 +1,4 @@
-"""Two towers and their projections into one space.
+"""A model of two towers, and projections of both to the same space.
 
 Dimensions: B pairs, T tokens, D width of a tower, E width of the embeddings.
 Sources: Radford et al. 2021, https://arxiv.org/abs/2103.00020; Cui et al. 2022, https://arxiv.org/abs/2112.09331.
@@ -37,17 +37,17 @@ from pretrainkit.recipes.clip.losses import ScoreProducts
 from pretrainkit.recipes.clip.towers import Color, ImageTower, OwnImageTower, OwnTextTower, TextTower, Tower
 
 _NORM_EPSILON = 1e-8
-"""Added to the length of an embedding, so that zeros stay zeros."""
+"""Added to the length of an embedding before the division, so that zeros stay zeros."""
 _PROJECTION_EPSILON = 1e-5
 _log = logging.getLogger(__name__)
 _ROUNDING = 1e-3
-"""Share by which a temperature may be beyond a limit, as one that was learned up to it is."""
+"""Relative tolerance for a temperature outside a limit, because a learned temperature may have reached it."""
 
 
 class Temperature(nn.Module):
-    """A constant, the temperature itself, or the logarithm of its inverse (CLIP's logit scale).
+    """A constant temperature, a learned temperature, or a learned logarithm of its inverse (CLIP's logit scale).
 
-    Learned ones are parameters of shape (1,), because FSDP2 cannot shard scalars.
+    Parameters have the shape (1,), because FSDP2 cannot shard scalars.
     """
 
     def __init__(self, config: TemperatureConfig) -> None:
@@ -59,8 +59,8 @@ class Temperature(nn.Module):
             self.log_scale = nn.Parameter(torch.full((1,), -math.log(config.value)))
 
     def logit_scale(self, device: torch.device | None = None) -> Tensor:
-        """1 / temperature, a scalar within the limits; its gradient is zero where the parameter is outside of them. A
-        constant is made on `device`."""
+        """Return 1 / temperature, a scalar within the limits. Its gradient is zero if the parameter is outside of them.
+        A constant is created on `device`."""
         config = self.config
         if config.kind == "parameter":
             return 1 / self.temperature.clamp(config.smallest, config.largest)[0]
@@ -70,7 +70,7 @@ class Temperature(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Set a learned temperature that is outside of its limits to the limit, unless the config says not to."""
+        """Set a learned temperature outside its limits to the limit, if `project_back` is set."""
         config = self.config
         if not config.project_back:
             return
@@ -82,25 +82,25 @@ class Temperature(nn.Module):
 
 _PARAMETER, _LOG_PARAMETER = "temperature.temperature", "temperature.log_scale"
 _LOGIT_BIAS = "logit_bias"
-"""Names in a model's weights."""
+"""Names of parameters in a model's weights."""
 
 
 def with_temperature(weights: Mapping[str, Tensor], kind: TemperatureKind) -> dict[str, Tensor]:
-    """The weights with their temperature, where they have one, as the parameter of that kind; a constant has none."""
+    """Return the weights with their temperature, if they have one, as the parameter of `kind`; a constant has none."""
     name, other = (_PARAMETER, _LOG_PARAMETER) if kind == "parameter" else (_LOG_PARAMETER, _PARAMETER)
-    found = {key: tensor for key, tensor in weights.items() if key not in (name, other)}
+    converted = {key: tensor for key, tensor in weights.items() if key not in (name, other)}
     if kind != "constant" and name in weights:
-        found[name] = weights[name]
+        converted[name] = weights[name]
     elif kind != "constant" and other in weights:
-        found[name] = weights[other].neg().exp() if kind == "parameter" else weights[other].log().neg()
-    return found
+        converted[name] = weights[other].neg().exp() if kind == "parameter" else weights[other].log().neg()
+    return converted
 
 
 def with_kind_of(
     wanted: ClipModelConfig, given: ClipModelConfig, weights: Mapping[str, Tensor]
 ) -> tuple[ClipModelConfig, Mapping[str, Tensor]]:
     """Return `given` and its `weights` with their temperature as the parameter that `wanted` learns; unchanged where it
-    learns none. Raises ConfigError where the temperature is beyond the limits of `wanted`, which would use the limit
+    learns none. Raises ConfigError if the temperature is beyond the limits of `wanted`, which would use the limit
     instead."""
     here, there = wanted.temperature, given.temperature
     if here.kind == "constant":
@@ -114,7 +114,7 @@ def with_kind_of(
         raise _beyond_limit(value, "largest", here.largest)
     if not math.isclose(value, here.value, rel_tol=_ROUNDING):
         _log.warning(
-            "the weights have learned the temperature %.6g: the run starts with it, and model.temperature.value=%g is "
+            "the weights have the learned temperature %.6g: the run starts with it, and model.temperature.value=%g is "
             "not used",
             *(value, here.value),
         )
@@ -122,35 +122,35 @@ def with_kind_of(
 
 
 def with_bias_of(objective: ClipObjectiveConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with a bias of the logits where the loss has one, which starts at `siglip_bias` if they have none;
-    without it elsewhere."""
-    found = {name: tensor for name, tensor in weights.items() if name != _LOGIT_BIAS}
+    """Return the weights with a bias of the logits if the loss has one, and without it otherwise. If they have none, it
+    starts at `siglip_bias`."""
+    converted = {name: tensor for name, tensor in weights.items() if name != _LOGIT_BIAS}
     if objective.loss == "siglip":
-        found[_LOGIT_BIAS] = weights.get(_LOGIT_BIAS, torch.full((1,), objective.siglip_bias))
-    return found
+        converted[_LOGIT_BIAS] = weights.get(_LOGIT_BIAS, torch.full((1,), objective.siglip_bias))
+    return converted
 
 
 def _beyond_limit(value: float, limit: str, here: float) -> ConfigError:
     return ConfigError(
-        f"the weights have learned the temperature {value:.6g}, but model.temperature.{limit} is {here:g}, which would "
-        f"be used instead\n  set model.temperature.{limit}={value:.4g}, or another limit beyond it"
+        f"the weights have the learned temperature {value:.6g}, but model.temperature.{limit} is {here:g}, which would "
+        f"be used instead\n  set model.temperature.{limit}={value:.4g}, or another limit that allows it"
     )
 
 
 def _local(parameter: nn.Parameter) -> Tensor:
-    """Return this rank's part of a parameter (maybe nothing), on the same memory."""
+    """Return this rank's part of a parameter (maybe empty), which shares its memory."""
     return parameter.to_local() if is_dtensor(parameter) else parameter  # type: ignore[attr-defined]
 
 
 def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
-    """The tower on torch's default device, with its weights (none on "meta"); what shall not learn is frozen."""
+    """Build the image tower on torch's default device, with its weights (none on "meta") and frozen parameters."""
     tower: ImageTower = OwnImageTower(config) if isinstance(config, VitConfig) else TimmTower(config)
     _freeze(tower, config, "model.image")
     return tower
 
 
 def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> TextTower:
-    """Build the text tower as `build_image_tower` builds that of images."""
+    """Build the text tower, like `build_image_tower`."""
     tower: TextTower = OwnTextTower(config) if isinstance(config, TextTransformerConfig) else HuggingFaceTower(config)
     _freeze(tower, config, "model.text")
     return tower
@@ -160,15 +160,15 @@ def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
     if not config.trainable:
         tower.requires_grad_(False)
     elif config.num_trainable_layers == 0:
-        raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
+        raise ConfigError(f"{name}.num_trainable_layers=0 trains nothing\n  set {name}.trainable=false instead")
     elif (num_layers := config.num_trainable_layers) is not None:
         blocks = tower.blocks()
         if num_layers > len(blocks):
             raise ConfigError(
                 f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
-                "  give at most as many, or null for the whole tower"
+                "  give a smaller number, or null for the whole tower"
             )
-        # The last blocks learn, and what is registered behind them: parameters are in the order of the layers.
+        # Parameters are in the order of the layers: those from the first trainable block on are trained.
         first, learns = next(blocks[-num_layers].parameters()), False
         for parameter in tower.parameters():
             learns = learns or parameter is first
@@ -176,7 +176,7 @@ def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
 
 
 class ResidualProjection(nn.Module):
-    """Linear, GELU, linear, dropout, sum with the first, layer norm: the `complex` projection of ZeroVL."""
+    """Linear, GELU, linear, dropout, sum with the first linear, layer norm: the `complex` projection of ZeroVL."""
 
     def __init__(self, width: int, dim: int, dropout_rate: float) -> None:
         super().__init__()
@@ -192,19 +192,19 @@ class ResidualProjection(nn.Module):
 
 
 def build_projection(config: ProjectionConfig, width: int, *, learns: bool, has_bias: bool = False) -> nn.Module:
-    """(B, D) to (B, E), for a tower of this width."""
+    """Return the projection from (B, D) to (B, E) for a tower of this width."""
     if config.kind == "residual":
         return ResidualProjection(width, config.dim, config.dropout).requires_grad_(learns)
     linear = nn.Linear(width, config.dim, bias=has_bias)
-    return nn.Sequential(OrderedDict(linear=linear)).requires_grad_(learns)  # by name, as checkpoints have it
+    return nn.Sequential(OrderedDict(linear=linear)).requires_grad_(learns)  # named as in checkpoints
 
 
 class DualEncoder(nn.Module):
-    """Images and captions to embeddings, one after the other or both in one call. Made on torch's default device and
-    initialised from its global generator; on "meta" without values."""
+    """Computes embeddings of images and captions, separately or in one call. It is created on torch's default device
+    and initialised from its global generator; on "meta" without values."""
 
     def __init__(self, config: ClipRun) -> None:
-        """Raises ConfigError where a tower cannot be built, MissingPackageError where it needs a package that is not
+        """Raise ConfigError if a tower cannot be built, MissingPackageError if it needs a package that is not
         installed."""
         super().__init__()
         projection = config.model.projection
@@ -229,19 +229,19 @@ class DualEncoder(nn.Module):
         self.is_normalized = projection.normalize
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
+        """Return the submodules to compile, shard and recompute one by one."""
         return [*self.image.blocks(), *self.text.blocks()]
 
     def logit_scale(self) -> Tensor:
-        """1 / temperature, a scalar within its limits; no gradient outside of them."""
+        """Return 1 / temperature, a scalar within its limits, without gradient outside of them."""
         return self.temperature.logit_scale(next(self.text_projection.parameters()).device)
 
     def project_temperature(self) -> None:
-        """Bring a learned temperature back into its limits."""
+        """Set a learned temperature outside its limits to the limit."""
         self.temperature.project()
 
     def train(self, mode: bool = True) -> "DualEncoder":
-        """Towers that do not learn stay in evaluation mode: no dropout, and batch norm keeps its statistics."""
+        """Set the mode. Frozen towers stay in evaluation mode: no dropout, and batch norm keeps its statistics."""
         super().train(mode)
         for tower in (self.image, self.text):
             if not _learns(tower):
@@ -259,38 +259,39 @@ class DualEncoder(nn.Module):
         image_share: Tensor | None = None,
         text_share: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Embeddings (B, E) under the names of what was given: "image", "text".
+        """Return embeddings (B, E) of the given inputs by name: "image", "text".
 
         Args:
-            image: uint8 (B, 3, H, W), or float that is normalized already.
+            image: uint8 (B, 3, H, W), or normalized floats.
             input_ids: Integer (B, T).
-            num_tokens: Integer (B,): real tokens of each caption, at least 1; None: all are.
-            image_features: (B, D) what the image tower gave for the images, in place of them.
-            text_features: (B, D) what the text tower gave for the captions, in place of them.
-            image_share: Scalar s; pixels become s x (this image) + (1 - s) x (that of the mirrored row). None: as is.
-            text_share: The same for projected captions, before their lengths become 1.
+            num_tokens: Integer (B,), the number of real tokens of each caption, at least 1; None: all are real.
+            image_features: (B, D) cached outputs of the image tower, instead of `image`.
+            text_features: (B, D) cached outputs of the text tower, instead of `input_ids`.
+            image_share: Scalar s for mixup: pixels become s x (image) + (1 - s) x (image of the mirrored row).
+                None: no mixup.
+            text_share: The same for projected captions, before they are scaled to length 1.
         """
-        found = {}
+        embeddings = {}
         if image is not None:
             pixels_BCHW = _mirrored(self.normalized(image), image_share)
             with _graph_if(_learns(self.image)):
                 image_features = self.image(pixels_BCHW)
         if image_features is not None:
-            found["image"] = self._unit(self.image_projection(image_features))
+            embeddings["image"] = self._unit(self.image_projection(image_features))
         if input_ids is not None:
             with _graph_if(_learns(self.text)):
                 text_features = self.text(input_ids, num_tokens)
         if text_features is not None:
-            found["text"] = self._unit(_mirrored(self.text_projection(text_features), text_share))
-        return found
+            embeddings["text"] = self._unit(_mirrored(self.text_projection(text_features), text_share))
+        return embeddings
 
     def normalized(self, image: Tensor) -> Tensor:
-        """uint8 (B, 3, H, W) to floats of about mean 0 and deviation 1; floats are taken as they are."""
+        """Normalize uint8 (B, 3, H, W) to floats with about mean 0 and deviation 1. Floats are returned unchanged."""
         if image.is_floating_point():
             return image
         mean_311, deviation_311 = (from_host(values, image.device).view(3, 1, 1) for values in self.mean_and_deviation)
         dtype = next(self.text_projection.parameters()).dtype
-        if not self.training:  # in the order of torchvision, so that evaluation agrees with it to the last bit
+        if not self.training:  # the order of operations of torchvision, so that evaluation is equal to the last bit
             return image.float().div_(255).sub_(mean_311).div_(deviation_311).to(dtype)
         # (x / 255 - mean) / deviation as one product and one sum.
         scale_311, shift_311 = (1 / (255 * deviation_311)).to(dtype), (-mean_311 / deviation_311).to(dtype)
@@ -309,10 +310,10 @@ def _learns(tower: nn.Module) -> bool:
 
 
 def _graph_if(is_learning: bool) -> AbstractContextManager[object]:
-    """A tower that does not learn needs no graph."""
+    """Record the graph only if a tower is trained."""
     return torch.set_grad_enabled(is_learning and torch.is_grad_enabled())
 
 
 def _mirrored(x: Tensor, share: Tensor | None) -> Tensor:
-    """share x (each row) + (1 - share) x (the row as far from the end as that is from the start)."""
+    """Return share x (each row) + (1 - share) x (the mirrored row: row i is mixed with row B - 1 - i)."""
     return x if share is None else share * x + (1 - share) * x.flip(0)

@@ -1,4 +1,4 @@
-"""Images and captions that belong together, apart from all others of the batch.
+"""Contrastive objective: match each image of a batch with its caption.
 
 Dimensions: b pairs of a microbatch or rank, B of the whole batch, D embedding width.
 """
@@ -19,7 +19,7 @@ from pretrainkit.recipes.clip.pairs import REASONS
 from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
 
 _INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features")
-"""Fields of a batch that the model takes."""
+"""Fields of a batch that the model reads."""
 _GROUPS = ("image_group", "caption_group")
 _BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
 
@@ -27,9 +27,9 @@ _BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
 class ClipObjective(CoupledObjective):
     """The loss is `contrastive_loss`; the other terms are for the log.
 
-    `i2t_accuracy` and `t2i_accuracy` are the shares of images (texts) whose most similar text (image) of the batch is
-    their own, or under mixup the one that is the larger part of their target; `hard_loss`, under mixup, is the loss as
-    if every pair were its own whole target, which is what ZeroVL prints.
+    `i2t_accuracy` and `t2i_accuracy` are the shares of images (texts) whose most similar text (image) in the batch is
+    their own; with mixup, it is the one with the larger part in their target. With mixup, `hard_loss` is the loss with
+    each pair as its only target, which ZeroVL prints.
     """
 
     def __init__(self, config: ClipRun) -> None:
@@ -85,7 +85,7 @@ class ClipObjective(CoupledObjective):
             assert plain.logit_bias is not None
             sigmoid, bias = SigmoidScore(matches), plain.logit_bias[0].to(image_BD)
             i2t = score(image_BD[rows], text_BD[columns], bias=bias, score=sigmoid)
-            with torch.no_grad():  # the same logits: for the accuracy alone
+            with torch.no_grad():  # the same logits again, only for the accuracy
                 t2i = score(text_BD[rows], image_BD[columns], bias=bias, score=sigmoid)
             loss = i2t.loss
         else:
@@ -96,13 +96,13 @@ class ClipObjective(CoupledObjective):
             i2t = score(image_BD[rows], text_MD, bias=None, score=softmax)
             t2i = score(text_BD[rows], image_MD, bias=None, score=softmax)
             loss = (i2t.loss + t2i.loss) / 2
-        one = torch.ones_like(scale).detach()
-        num_pairs = one * (rows.stop - rows.start)
+        unit = torch.ones_like(scale).detach()
+        num_pairs = unit * (rows.stop - rows.start)
         terms = {
             "contrastive_loss": LossSum(loss, num_pairs),
             "i2t_accuracy": LossSum(i2t.num_right, num_pairs),
             "t2i_accuracy": LossSum(t2i.num_right, num_pairs),
-            "temperature": LossSum((1 / scale).detach(), one),
+            "temperature": LossSum((1 / scale).detach(), unit),
         }
         if settings.mixup is not None:
             hard_loss = (i2t.hard_loss + t2i.hard_loss) / 2 if "share" in labels else loss.detach()
@@ -110,7 +110,8 @@ class ClipObjective(CoupledObjective):
         return terms
 
     def exchanged(self, world_size: int) -> tuple[str, str] | None:
-        """The sigmoid of each pair stands alone; what is the same in other pairs would have to travel too."""
+        """Return the names of the embeddings to exchange between ranks. This works only for the sigmoid of each pair:
+        with duplicates, their groups would have to be exchanged, too."""
         settings = self._settings
         is_plain = settings.loss == "siglip" and settings.duplicates == "negatives"
         return ("image", "text") if is_plain and settings.gather and settings.gather_group_size is None else None
@@ -136,13 +137,13 @@ class ClipObjective(CoupledObjective):
         self, model: nn.Module, loss: Tensor, nearest_column_b: Tensor, nearest_row_b: Tensor, first_row: int
     ) -> dict[str, LossSum]:
         scale = cast(DualEncoder, unwrap(model)).logit_scale().detach().to(loss)
-        one, pair_b = torch.ones_like(scale), torch.arange(len(nearest_row_b), device=loss.device) + first_row
-        num_pairs = one * len(pair_b)
+        unit, pair_b = torch.ones_like(scale), torch.arange(len(nearest_row_b), device=loss.device) + first_row
+        num_pairs = unit * len(pair_b)
         return {
             "contrastive_loss": LossSum(loss, num_pairs),
             "i2t_accuracy": LossSum((nearest_column_b == pair_b).sum().to(loss), num_pairs),
             "t2i_accuracy": LossSum((nearest_row_b == pair_b).sum().to(loss), num_pairs),
-            "temperature": LossSum(1 / scale, one),
+            "temperature": LossSum(1 / scale, unit),
         }
 
     def _matches(self, labels: dict[str, Tensor], rows: slice, num_pairs: int) -> Matches:
@@ -150,7 +151,7 @@ class ClipObjective(CoupledObjective):
         first, stop = 0, num_pairs
         num_rows = rows.stop - rows.start
         num_ranks_together = 1 if not settings.gather else settings.gather_group_size
-        # Ranks hold equally many rows one after another, so those of a group of ranks are one block of the batch.
+        # All ranks have the same number of consecutive rows, so a group of ranks is a block of the batch.
         if num_ranks_together is not None and num_rows:
             num_together = num_rows * num_ranks_together
             first = rows.start // num_together * num_together
@@ -170,7 +171,7 @@ class ClipObjective(CoupledObjective):
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """Return the terms for one batch alone. They do not measure retrieval: more pairs are harder."""
+        """Return the terms for a single batch. They do not measure retrieval, which is harder with more pairs."""
         vectors, labels = self.embed(model, batch)
         gather_root_weights(model)
         return self.loss_from(model, vectors, labels, slice(0, len(vectors["image"])))
@@ -179,7 +180,8 @@ class ClipObjective(CoupledObjective):
         cast(DualEncoder, unwrap(model)).project_temperature()
 
     def cost(self, batch: HostBatch) -> Cost:
-        """Pairs; tokens and slots of captions (not patches); the rows that others stand in for, by reason."""
+        """Return the number of pairs, the tokens and slots of captions (not patches), the FLOPs, and the number of
+        replaced rows by reason."""
         num_tokens_b = np.asarray(batch["num_tokens"], np.int64)
         num_by_reason = np.bincount(batch["bad"], minlength=len(_BAD_ROWS) + 1) if "bad" in batch else None
         return Cost(

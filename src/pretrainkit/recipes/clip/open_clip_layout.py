@@ -1,7 +1,7 @@
-"""Models in the layout of open_clip, both ways, and OpenAI's files, whose names are the same.
+"""Conversion of models to the layout of open_clip and back, and of OpenAI's files, which have the same names.
 
-A folder has `open_clip_config.json` and weights. A file alone says the sizes by its shapes; what shapes cannot say
-(heads, activation) is fixed for OpenAI's, and comes from a config for others.
+A folder has `open_clip_config.json` and weights. For a single file, the sizes follow from the shapes. Heads and
+activation do not: they are known for OpenAI's files, and come from a config for others.
 
 Dimensions: D width of a tower, E width of the embeddings, p pixels of a patch's side.
 Sources: https://github.com/mlfoundations/open_clip (3.3); Radford et al. 2021, https://arxiv.org/abs/2103.00020.
@@ -34,7 +34,7 @@ _WEIGHTS = (
     *("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin"),
     *("model.safetensors", "pytorch_model.bin"),
 )
-"""In the order in which open_clip looks for them."""
+"""Names of weight files, in the order in which open_clip looks for them."""
 _MEAN, _DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 """Mean and deviation of OpenAI's images, the default of open_clip."""
 _LEFTOVERS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
@@ -75,18 +75,25 @@ _READ_MODEL = {
     *("embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale", "init_logit_bias"),
     "nonscalar_logit_scale",
 }
-"""Settings that are read, come from the shapes, or change no embedding; and those with one supported value."""
+"""_READ_*: settings that are read, follow from the shapes, or change no embedding. _ONLY_*: settings with a single
+supported value."""
 _POOLS = {"argmax": "eos", "eos": "eos", "first": "cls", "last": "last"}
 _FORMAT = "use --format safetensors"
 
 
 def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> ImportedModel:
-    """Read a folder, or a file of weights, beside which `open_clip_config.json` may lie. `config` says heads and
-    activations of a file that has none; OpenAI's are known. Raises CheckpointError where the files are damaged, or the
-    model has parts that ours lack; InputError where nothing says the architecture."""
+    """Read a folder, or a weight file, which may have an `open_clip_config.json` beside it.
+
+    Args:
+        config: Defines heads and activations for a file without config. Those of OpenAI's files are known.
+
+    Raises:
+        CheckpointError: The files are damaged, or the model has unsupported parts.
+        InputError: The architecture is not known.
+    """
     about = read_settings((path if path.is_dir() else path.parent) / CONFIG)
     tensors = _read_weights(path)
-    if {"text.token_embedding.weight", "text.positional_embedding"} <= tensors.keys():  # as custom_text has them
+    if {"text.token_embedding.weight", "text.positional_embedding"} <= tensors.keys():  # the names with custom_text
         tensors = {name.removeprefix("text."): tensor for name, tensor in tensors.items()}
     if is_openai:
         config = None
@@ -95,7 +102,7 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
         given = about.get("model_cfg") or {}
     if not given and config is None:
         raise InputError(
-            f"{path} does not say the heads and the activation of its model, nor does a {CONFIG} beside it\n"
+            f"{path} does not state the heads and the activation of its model, and there is no {CONFIG} beside it\n"
             f"  copy the {CONFIG} of the model there, or give a config of the clip recipe with its model: --config FILE"
         )
     for part, known, wanted in (
@@ -134,20 +141,20 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     elif is_torchscript(file):
         weights = read_torchscript(file)
     else:
-        weights = read_pickle(file, ("state_dict",), f"a folder with {_WEIGHTS[0]}, or a file of weights")
+        weights = read_pickle(file, ("state_dict",), f"a folder with {_WEIGHTS[0]}, or a weight file")
     names = {name: name.removeprefix("module.") for name in weights}
     return {short: weights[name].float() for name, short in names.items() if short not in _LEFTOVERS}
 
 
 def _require(given: Mapping[str, Any], known: set[str], wanted: Mapping[str, Any]) -> None:
-    """Raises CheckpointError for a setting that is unknown, or has another value than the supported one."""
+    """Raise CheckpointError for a setting that is unknown or has an unsupported value."""
     for name, value in given.items():
         if name in wanted and value not in (wanted[name], None, "default"):
             raise CheckpointError(
-                f"{CONFIG} has {name} {value!r}, which this recipe lacks\n  it reads {wanted[name]!r}"
+                f"{CONFIG} has {name} {value!r}, which this recipe does not support\n  it supports {wanted[name]!r}"
             )
         if name not in known and name not in wanted:
-            raise CheckpointError(f"{CONFIG} has {name} {value!r}, which is not known\n  remove it if it has no effect")
+            raise CheckpointError(f"{CONFIG} has {name} {value!r}, which is unknown\n  remove it if it has no effect")
 
 
 def _image(
@@ -159,8 +166,8 @@ def _image(
         return (config.model.image if config is not None and not given else _timm(settings)), state
     if _PATCH not in tensors or "visual.class_embedding" not in tensors:
         raise CheckpointError(
-            "the image tower is neither a vision transformer with a class token nor one of timm, such as a ResNet of "
-            "OpenAI's\n  import another model of the same release, such as ViT-B-32"
+            "the image tower is neither a vision transformer with a class token nor a model of timm; OpenAI's ResNets "
+            "are not supported\n  import another model of the same release, such as ViT-B-32"
         )
     num_layers, names = _names("image", "visual.", tensors)
     state = {ours: tensors[theirs] for ours, theirs in names.items()}
@@ -188,8 +195,8 @@ def _timm(settings: Mapping[str, Any]) -> TimmConfig:
     pool = settings.get("timm_pool", "avg")
     if pool in ("abs_attn", "rot_attn") or settings.get("timm_proj", "linear") not in ("linear", "none"):
         raise CheckpointError(
-            f"{CONFIG} has timm_pool {pool!r} with timm_proj {settings.get('timm_proj')!r}, which this recipe lacks\n"
-            "  it reads a pooling of timm with timm_proj 'linear' or 'none'"
+            f"{CONFIG} has timm_pool {pool!r} with timm_proj {settings.get('timm_proj')!r}, which is not supported\n"
+            "  this recipe supports a pooling of timm with timm_proj 'linear' or 'none'"
         )
     options: dict[str, Any] = {"global_pool": pool} if pool else {}
     if settings.get("timm_drop_path"):
@@ -215,8 +222,8 @@ def _text(
     is_causal = not settings.get("no_causal_mask", False)
     if pool != "last" and not is_causal:
         raise CheckpointError(
-            f"{CONFIG} has no_causal_mask with pool_type {settings.get('pool_type')!r}: tokens attend to the padding, "
-            "which here only pool=last does\n  import a causal model, or one with pool_type 'last'"
+            f"{CONFIG} has no_causal_mask with pool_type {settings.get('pool_type')!r}: tokens attend to padding, "
+            "which this recipe supports only for pool=last\n  import a causal model, or one with pool_type 'last'"
         )
     return TextTransformerConfig(
         vocab_size=vocab_size,
@@ -237,8 +244,8 @@ def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
     if f"{_TEXT_PROJECTION}.weight" in tensors:
         if _IMAGE_PROJECTION in tensors or _TIMM_PROJECTION in tensors:
             raise CheckpointError(
-                "the model projects images too, and texts with a bias, which this recipe lacks\n"
-                "  it reads models that project both without a bias, or texts alone with one"
+                "the model projects images, and texts with a bias, which this recipe does not support together\n"
+                "  it supports models that project both without a bias, or only texts with a bias"
             )
         state = {f"{text}.{kind}": tensors[f"{_TEXT_PROJECTION}.{kind}"] for kind in ("weight", "bias")}
         return ProjectionConfig(kind="text_only", dim=len(state[f"{text}.weight"])), state
@@ -249,7 +256,7 @@ def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
 
 def _one_of(ours: Mapping[str, str], theirs: str, name: str) -> Any:
     if theirs not in ours:
-        raise CheckpointError(f"{CONFIG} has {name} {theirs!r}, which this recipe lacks\n  it reads {', '.join(ours)}")
+        raise CheckpointError(f"{CONFIG} has {name} {theirs!r}, which is not supported\n  supported: {', '.join(ours)}")
     return ours[theirs]
 
 
@@ -260,8 +267,8 @@ def _activation(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
 
 
 def _names(tower: str, prefix: str, tensors: State | None = None, num_layers: int = 0) -> tuple[int, dict[str, str]]:
-    """The number of blocks, counted in `tensors` where they are given, and our names of a tower's tensors to theirs,
-    of those that are the same."""
+    """Return the number of blocks (counted in `tensors`, if given), and a map from our names of a tower's tensors to
+    theirs, for tensors of the same shape."""
     blocks = f"{prefix}transformer.resblocks."
     if tensors is not None:
         numbers = [int(name.removeprefix(blocks).split(".")[0]) for name in tensors if name.startswith(blocks)]
@@ -280,7 +287,7 @@ def _names(tower: str, prefix: str, tensors: State | None = None, num_layers: in
 
 
 def _their_name(ours: str) -> str:
-    """The name of one of our tensors there, for people."""
+    """Return open_clip's name of one of our tensors, to show it to users."""
     tower, _, rest = ours.partition(".encoder.")
     if tower in ("image", "text") and rest:
         prefix = "visual." if tower == "image" else ""
@@ -300,8 +307,8 @@ def _transforms(preprocess: Mapping[str, Any], image: VitConfig | TimmConfig) ->
         side = int(TimmTower(image).encoder.pretrained_cfg["input_size"][-1])
     if kernel not in ("bilinear", "bicubic") or mode not in ("shortest", "squash"):
         raise CheckpointError(
-            f"{CONFIG} has interpolation {kernel!r} and resize_mode {mode!r}, which this recipe lacks\n"
-            "  it reads bilinear or bicubic, and shortest or squash"
+            f"{CONFIG} has interpolation {kernel!r} and resize_mode {mode!r}, which is not supported\n"
+            "  supported: bilinear or bicubic, and shortest or squash"
         )
     if mode == "squash":
         return (Resize(size=side, interpolation=kernel),)
@@ -309,9 +316,9 @@ def _transforms(preprocess: Mapping[str, Any], image: VitConfig | TimmConfig) ->
 
 
 def write_open_clip(config: ClipRun, model: DualEncoder, tokenizer: Path | None, out: Path, name: str) -> None:
-    """Fill the empty folder `out` with what `open_clip.create_model_and_transforms("local-dir:OUT")` loads, or under
-    the hub's `name` with "hf-hub:NAME". Raises InputError where open_clip cannot compute the same embeddings, or there
-    is no tokenizer."""
+    """Fill the empty folder `out` with files for `open_clip.create_model_and_transforms("local-dir:OUT")`, or
+    "hf-hub:NAME" for a model that is uploaded as `name`. Raises InputError if open_clip cannot compute the same
+    embeddings, or there is no tokenizer."""
     words = tokenizer_of_export(tokenizer)
     state = model.state_dict()
     is_text_only = config.model.projection.kind == "text_only"
@@ -323,7 +330,7 @@ def write_open_clip(config: ClipRun, model: DualEncoder, tokenizer: Path | None,
     if not config.model.projection.normalize or config.model.projection.kind == "residual":
         raise _cannot(f"model.projection={config.model.projection.kind}, normalize={config.model.projection.normalize}")
     if "quick_gelu" in activations and len(activations) > 1:
-        raise _cannot("quick_gelu in one tower alone")
+        raise _cannot("quick_gelu in only one tower")
     if isinstance(config.model.image, TimmConfig) != is_text_only and is_text_only:
         raise _cannot("model.projection.kind=text_only with model.image.kind=vit")
     values: dict[str, Any] = {"embed_dim": config.model.projection.dim}
@@ -341,8 +348,8 @@ def write_open_clip(config: ClipRun, model: DualEncoder, tokenizer: Path | None,
     write_tokenizer(words, config.data.max_length, out)
 
 
-def _cannot(what: str) -> InputError:
-    return InputError(f"open_clip has no form of {what}\n  {_FORMAT}")
+def _cannot(part: str) -> InputError:
+    return InputError(f"open_clip does not support {part}\n  {_FORMAT}")
 
 
 def _their_image(config: ClipRun, model: DualEncoder, state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -380,13 +387,11 @@ def _their_image(config: ClipRun, model: DualEncoder, state: State) -> tuple[dic
 def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
     text = config.model.text
     if not isinstance(text, TextTransformerConfig):
-        raise _cannot("model.text.kind=huggingface as this recipe reads it, from one token")
+        raise _cannot("model.text.kind=huggingface with the caption read from one token")
     if text.pool == "mean" or (text.pool != "last" and not text.causal):
         raise _cannot(f"model.text.pool={text.pool} with model.text.causal={str(text.causal).lower()}")
     if text.pool == "eos" and not words.suffix:
-        raise _cannot(
-            f"captions that are read at their end with the tokenizer in {words.folder}, which puts none there"
-        )
+        raise _cannot(f"captions that are read at the end token with the tokenizer in {words.folder}, which adds none")
     values: dict[str, Any] = {
         "context_length": text.max_positions,
         "vocab_size": text.vocab_size,
@@ -409,17 +414,19 @@ def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple
 
 
 def _their_blocks(tower: VitConfig | TextTransformerConfig) -> dict[str, Any]:
-    """The settings that both towers have."""
+    """Return the settings of both kinds of towers."""
     width, inner = tower.hidden_size, tower.intermediate_size
     values: dict[str, Any] = {"layers": tower.num_layers, "width": width}
-    values["mlp_ratio"] = inner / width if inner % width == 0 else (inner + 0.5) / width  # they round down
+    values["mlp_ratio"] = (
+        inner / width if inner % width == 0 else (inner + 0.5) / width
+    )  # open_clip rounds the product down
     values |= {"act_kwargs": {"approximate": "tanh"}} if tower.activation == "gelu_tanh" else {}
     has_other_epsilon = tower.layer_norm_epsilon != _EPSILON
     return values | ({"norm_kwargs": {"eps": tower.layer_norm_epsilon}} if has_other_epsilon else {})
 
 
 def _preprocess(config: ClipRun, model: DualEncoder) -> dict[str, Any]:
-    """Raises InputError where open_clip cannot transform images so."""
+    """Return the settings of image transforms. Raises InputError if open_clip does not support them."""
     mean, deviation = model.mean_and_deviation
     match config.data.valid_transforms:
         case [Resize() as resize]:

@@ -1,4 +1,4 @@
-"""Opens a set of pairs in whatever format it has."""
+"""Open sets of pairs in any supported format."""
 
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -23,21 +23,21 @@ _OPENERS: Mapping[Format, Callable[[ClipSourceConfig, Split], Pairs]] = {
 
 
 def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
-    """Open one split of a set in whatever format it has. Raises DataError where it does not exist, or its files are not
-    of the format; MissingPackageError where `datasets` is needed and not installed."""
+    """Open a split of a set. Raises DataError if it does not exist or its files do not have its format,
+    MissingPackageError if `datasets` is needed but not installed."""
     kind = detect_format(source, split) if source.format == "auto" else source.format
     if is_address(source.path) and kind == "img2dataset":
-        kind = "webdataset"  # its archives are; tables and statistics beside them are not read
+        kind = "webdataset"  # its archives have this format; tables and statistics beside them are not read
     if is_address(source.path) and kind == "csv":
         raise DataError(
-            f"data.{split}: {source.path}: sets of format csv are read from a disk only\n"
-            "  copy the folder, or pack it there and upload the archives: pretrainkit data pack SET --out FOLDER"
+            f"data.{split}: {source.path}: sets of format csv must be on a disk\n"
+            "  copy the folder, or pack it where it is and upload the archives: pretrainkit data pack SET --out FOLDER"
         )
     return _OPENERS[kind](source, split)
 
 
 def detect_format(source: ClipSourceConfig, split: Split) -> Format:
-    """Tell the format by the files in the folder. Raises DataError where nothing is there, or no known format."""
+    """Detect the format from the files in the folder. Raises DataError if there are none, or the format is unknown."""
     path = Path(source.path)
     if source.path.startswith(HUB) and ".tar" not in source.path:
         return "huggingface"
@@ -66,7 +66,7 @@ def detect_format(source: ClipSourceConfig, split: Split) -> Format:
             is_sharded = any(file.with_suffix("").is_dir() or file.with_suffix(".tar").is_file() for file in tables)
             return "img2dataset" if is_sharded else "huggingface"
     raise DataError(
-        f"data.{split}: {source.path} is no set of image-text pairs\n"
-        f"  expected there: {names[0]}_anno.csv with a folder of images beside it, *.tar "
+        f"data.{split}: {source.path} is not a set of image-text pairs\n"
+        f"  it should have {names[0]}_anno.csv with a folder of images beside it, *.tar "
         "(webdataset), *_stats.json (img2dataset), or *.parquet or a saved data set (Hugging Face)"
     )

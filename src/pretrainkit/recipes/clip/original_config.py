@@ -1,7 +1,7 @@
-"""ZeroVL's YAML files, read as configs of ours. Torch-free.
+"""Import of ZeroVL's YAML files as configs of ours. Imports no torch.
 
 The keys and defaults are those of ZeroVL's last public version (https://github.com/zerovl/ZeroVL). An unknown key is an
-error; a key without a counterpart is an error where it would change the result, and a note where it would not.
+error. A key without a counterpart is an error if it would change the result, and otherwise a note.
 """
 
 import re
@@ -46,7 +46,7 @@ _SAME: dict[str, tuple[Any, str]] = {
     "loss.smoothing": (0.0, "objective.label_smoothing"),
     "loss.temperature.value": (0.02, "model.temperature.value"),
 }
-"""Key to its value in the `clip` task and to our field that means the same."""
+"""Maps keys to their value in the `clip` task and to our field with the same meaning."""
 
 DEFAULTS: dict[str, Any] = {key: default for key, (default, _) in _SAME.items()} | {
     "epoch": None,
@@ -97,7 +97,7 @@ DEFAULTS: dict[str, Any] = {key: default for key, (default, _) in _SAME.items()}
     "loss.mixup.beta": 0.1,
     "loss.temperature.name": "constant",
 }
-"""Key to its value in the `clip` task, where that matters here."""
+"""Maps keys that matter here to their value in the `clip` task."""
 
 WHOLE_MAPPINGS: dict[str, Any] = {
     "optim.param": {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.1},
@@ -106,7 +106,7 @@ WHOLE_MAPPINGS: dict[str, Any] = {
     "optim.lr.param": {"num_cycles": 0.5},
     "dist.param": {},
 }
-"""Keys whose value a file replaces as a whole."""
+"""Keys whose mapping a file replaces completely."""
 
 MUST_STAY: dict[str, tuple[Any, ...]] = {
     "data.name": ("local", "parquet"),
@@ -121,7 +121,7 @@ MUST_STAY: dict[str, tuple[Any, ...]] = {
     "ckpt.only_load_text_encoder": (False,),
     "inference": (False,),
 }
-"""Keys that have no counterpart here, with the values under which they change nothing; the first is the default."""
+"""Keys without a counterpart here, with the values that change nothing. The first value is the default."""
 
 _UNUSED = (
     *("mae_seed", "runner.log_interval", "dist.enable_adasum", "dist.enable_adascale"),
@@ -134,7 +134,7 @@ WITHOUT_EFFECT = {
     "runner.stable_random": "dropout is always replayed exactly, without seeding global generators",
     "dist.name": "data parallel, by torch; another strategy: parallel.strategy",
     "dist.param": "for apex only",
-    "log.interval_val": "evaluations are logged whole",
+    "log.interval_val": "evaluations are logged completely",
     "wandb.entity": "set WANDB_ENTITY in the environment",
     "wandb.train_record_keys": "all metrics are logged",
     "ckpt.filename": "checkpoints have their own folder",
@@ -142,14 +142,14 @@ WITHOUT_EFFECT = {
     "ckpt.soft_resume": "weights must fit",
     "data.val_steps": "evaluation is always on whole sets",
     "data.single_eval": "every row is scored exactly once on any number of ranks",
-    "data.cuda_eval": "scored where the model is",
-    "model.interpolate_pos_embed": "positions are interpolated where a file of weights is imported for another size",
+    "data.cuda_eval": "scores are computed on the device of the model",
+    "model.interpolate_pos_embed": "positions are interpolated when a weight file is imported for another size",
     "model.image_encoder.embedding_dim": "known from the encoder",
     "model.text_encoder.embedding_dim": "known from the encoder",
     "loss.triplet_loss.margin": "for the triplet loss only, which ZeroVL cannot build",
     "loss.triplet_loss.reduce_mode": "for the triplet loss only, which ZeroVL cannot build",
 }
-"""Keys that are read and change nothing here, with the reason."""
+"""Keys without effect here, with the reason."""
 
 PROBE_MUST_STAY: dict[str, tuple[Any, ...]] = {
     "model.name": ("clip", "linear_prob"),
@@ -163,7 +163,7 @@ PROBE_MUST_STAY: dict[str, tuple[Any, ...]] = {
     "transforms.random_resize_crop.scale": ([0.08, 1.0], (0.08, 1.0)),
     "transforms.valid_transforms": (["resize", "center_crop"],),
 }
-"""Values with which `pretrainkit probe` computes the same, defaults first; others need its Python function."""
+"""Values with which `pretrainkit probe` computes the same, the default first. Other values need its Python function."""
 PROBE_DEFAULTS: dict[str, Any] = {key: fine[0] for key, fine in PROBE_MUST_STAY.items()} | {
     "model.classifier.num_classes": 512,
     "optim.lr.init": 6.4,
@@ -185,17 +185,20 @@ _NAMES = (
     (r"\bmodule\\?\.", ""),
     (r"\bloss\\?\.temperature", "temperature"),
 )
-"""Parts of patterns for ZeroVL's names of parameters, and what stands for them in patterns for ours."""
+"""Parts of patterns for ZeroVL's names of parameters, and their replacements for our names."""
 OPTIMIZERS = ("adamw", "lars", "sgd")
 
 
 def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> ImportedConfig:
-    """Read a file of ZeroVL's `clip` or `linear_prob` task; the latter becomes a command of ours. Raises ConfigError
-    with every unknown key and every value without a counterpart.
+    """Read a file of ZeroVL's `clip` or `linear_prob` task. The latter becomes a command of ours.
 
-    In the YAML file `path` the tag `!!python/tuple` is understood, no other is. `settings`: `dotted.key=value`, as on
-    ZeroVL's command line. `nproc`: ranks it is meant for, as ZeroVL's sizes of microbatches are over all ranks, ours
-    are of one.
+    Args:
+        path: YAML file. Its only supported tag is `!!python/tuple`.
+        settings: Overrides `dotted.key=value`, as on ZeroVL's command line.
+        nproc: Number of ranks. ZeroVL's microbatch sizes are for all ranks together, ours are for one rank.
+
+    Raises:
+        ConfigError: A key is unknown, or a value has no counterpart; with all of them.
     """
     given = [_read(path), *({".".join(parts): value} for parts, value in map(parse_override, settings))]
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))
@@ -203,24 +206,24 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     values |= {**DEFAULTS, **WHOLE_MAPPINGS, **(PROBE_DEFAULTS if is_probe else {})}
     problems = [problem for tree in given for problem in _lay(tree, values)]
     problems += [
-        f"{path}: {key}={values[key]!r} is no mapping\n  write it as {key}={{NAME: VALUE}}"
+        f"{path}: {key}={values[key]!r} is not a mapping\n  write it as {key}={{NAME: VALUE}}"
         for key in WHOLE_MAPPINGS
         if not isinstance(values[key], Mapping)
     ]
     if problems:
         raise ConfigError(problems)
-    if is_probe:  # whose learning rate is that of its schedule
+    if is_probe:  # the learning rate of a probe is that of its schedule
         values["optim.param"] = {key: value for key, value in values["optim.param"].items() if key != "lr"}
     must_stay = MUST_STAY | (PROBE_MUST_STAY if is_probe else {})
     problems += [
-        f"{path}: {key}={values[key]!r} has no counterpart\n  it works with {' or '.join(map(repr, fine))}"
+        f"{path}: {key}={values[key]!r} has no counterpart\n  supported: {' or '.join(map(repr, fine))}"
         for key, fine in must_stay.items()
         if values[key] not in fine
     ]
     if problems:
         raise ConfigError(problems)
     written = [f"{key}." for key in flatten(given[0])]
-    ignored = {key: why for key, why in WITHOUT_EFFECT.items() if any(one.startswith(f"{key}.") for one in written)}
+    ignored = {key: why for key, why in WITHOUT_EFFECT.items() if any(name.startswith(f"{key}.") for name in written)}
     if is_probe:
         is_half = list(values["transforms.normalize.mean"]) == [0.5, 0.5, 0.5]
         preset = "clip/zerovl-100m" if is_half else "clip/zerovl-14m"
@@ -237,17 +240,21 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
         notes.append(f"{dropout}: only the complex projection has dropout")
     notes.append(f"ckpt.dir: give the run's folder with --out {values['ckpt.dir']}/{values['data.exp_name']}")
     if values["runner.name"] == "clip_bsgs" and not values["loss.nce_loss.gather_backward"]:
-        notes.append("loss.nce_loss.gather_backward: accumulation always takes the true gradient, in ZeroVL too")
+        notes.append("loss.nce_loss.gather_backward: accumulation always uses the true gradient, also in ZeroVL")
     if values["dist.fp16"]:
-        notes.append("dist.fp16: bfloat16 where the hardware has it; for ZeroVL's format: precision.compute=float16")
+        notes.append(
+            "dist.fp16: becomes bfloat16 if the hardware supports it; for ZeroVL's format: precision.compute=float16"
+        )
     for name, rule in values["optim.param_group_rules"].items():
         if (pattern := _translated(name, rule["regex"])) != rule["regex"]:
-            notes.append(f"optim.param_group_rules.{name}: {rule['regex']} is {pattern} with our names of parameters")
+            notes.append(
+                f"optim.param_group_rules.{name}: {rule['regex']} becomes {pattern} for our names of parameters"
+            )
     return ImportedConfig(config, notes, without_effect=ignored, weights_command=_weights_command(values))
 
 
 def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return our command for a linear probe. Classes, normalization and image size are known from the data and the
+    """Return our command for a linear probe. Classes, normalization and image size follow from the data and the
     model."""
     model = _weights_folder(v["ckpt.external_resume"]) or f"timm:{v['model.image_encoder.tag']}"
     settings = ("--method", "linear", "--epochs", v["epoch"], "--batch-size", v["data.batch_size"])
@@ -270,7 +277,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _lay(tree: Mapping[str, Any], values: dict[str, Any], prefix: str = "") -> list[str]:
-    """Lay nested settings over `values`, which is by dotted key; returns the keys that ZeroVL does not know."""
+    """Override `values`, which has dotted keys, by nested settings. Return a problem for each key unknown to ZeroVL."""
     problems: list[str] = []
     for name, value in tree.items():
         key = f"{prefix}{name}"
@@ -286,7 +293,7 @@ def _lay(tree: Mapping[str, Any], values: dict[str, Any], prefix: str = "") -> l
 
 def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
     if v["epoch"] is None:
-        raise ConfigError("epoch is not set\n  ZeroVL's defaults alone do not run: give epoch=20 or another number")
+        raise ConfigError("epoch is not set\n  ZeroVL has no default for it: give epoch=20 or another number")
     is_accumulating = _choice(v, "runner.name", {"clip": False, "clip_bsgs": True})
     is_mixed = _choice(v, "loss.name", {"NCE": False, "MixUpNCE": True})
     projection = _choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"})
@@ -308,7 +315,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
         "model.temperature.smallest": 0.001,
         "model.temperature.largest": 0.5,
         "model.temperature.project_back": False,
-        # ZeroVL's accumulation always takes the true gradient, whatever gather_backward says.
+        # ZeroVL's accumulation always uses the true gradient and ignores gather_backward.
         "objective.gather_gradient": v["loss.nce_loss.gather_backward"] or is_accumulating,
         "objective.gather_group_size": group_size if group_size > 0 else None,
         "objective.mixup": {"beta": v["loss.mixup.beta"]} if is_mixed else None,
@@ -341,7 +348,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
 def _optimizer(v: dict[str, Any]) -> dict[str, Any]:
     name = v["optim.name"].rpartition(".")[2].lower()
     if name not in OPTIMIZERS:
-        raise ConfigError(f"optim.name={v['optim.name']!r} has no counterpart\n  there are: {', '.join(OPTIMIZERS)}")
+        raise ConfigError(f"optim.name={v['optim.name']!r} has no counterpart\n  supported: {', '.join(OPTIMIZERS)}")
     param, clip = dict(v["optim.param"]), dict(v["optim.grad_clip"])
     beta1, beta2 = param.pop("betas", (0.9, 0.999))
     settings: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": param.pop("eps", 1e-8)}
@@ -350,7 +357,9 @@ def _optimizer(v: dict[str, Any]) -> dict[str, Any]:
     settings["weight_decay"] = param.pop("weight_decay", 0.01 if name == "adamw" else 0.0)
     settings["max_grad_norm"] = clip.pop("max_norm", 0.0)
     if clip.pop("norm_type", 2) != 2:
-        raise ConfigError("optim.grad_clip.norm_type has no counterpart\n  gradients are clipped by their 2-norm")
+        raise ConfigError(
+            "optim.grad_clip.norm_type has no counterpart\n  only 2 is supported: gradients are clipped by their 2-norm"
+        )
     unknown = [f"optim.param.{key}" for key in param] + [f"optim.grad_clip.{key}" for key in clip]
     if unknown:
         raise ConfigError([f"{key} has no counterpart\n  leave it out" for key in unknown])
@@ -371,8 +380,8 @@ def _group(name: str, rule: Mapping[str, Any], peak_lr: float) -> dict[str, Any]
 
 
 def _translated(name: str, regex: str) -> str:
-    """Turn a pattern for ZeroVL's names of parameters into one for ours: both towers are a level deeper there. Raises
-    ConfigError where it has parts of names that we do not have."""
+    """Convert a pattern for ZeroVL's names of parameters to our names, which have one level less in both towers. Raises
+    ConfigError if it contains parts of names that we do not have."""
     pattern = regex
     for theirs, ours in _NAMES:
         pattern = re.sub(theirs, ours, pattern)
@@ -387,20 +396,22 @@ def _translated(name: str, regex: str) -> str:
 
 def _weights_command(v: Mapping[str, Any]) -> tuple[str, ...]:
     file, folder = v["ckpt.external_resume"], _weights_folder(v["ckpt.external_resume"])
-    if file is None or file == folder:  # a folder already
+    if file is None or file == folder:  # already a folder
         return ()
     return ("import", file, "--recipe", "clip", "--format", "zerovl", "--out", str(folder))
 
 
 def _weights_folder(file: str | None) -> str | None:
-    """Return the folder for the imported weights of ZeroVL's file: beside it, without its ending."""
+    """Return the folder for the imported weights of a file of ZeroVL: the path of the file without its extension."""
     return None if file is None else str(Path(file).with_suffix(""))
 
 
 def _schedule(v: dict[str, Any]) -> dict[str, Any]:
     theirs, name, param = v["optim.lr.name"], _choice(v, "optim.lr.name", SCHEDULES), dict(v["optim.lr.param"])
     if param.pop("num_cycles", 0.5) != 0.5:
-        raise ConfigError("optim.lr.param.num_cycles has no counterpart\n  the cosine goes down once: 0.5")
+        raise ConfigError(
+            "optim.lr.param.num_cycles has no counterpart\n  only 0.5 is supported: the cosine decreases once"
+        )
     floor = param.pop("min_lr_scale", 0.01 if theirs.endswith("min_lr_scale") else 0.0)
     if param:
         raise ConfigError(f"optim.lr.param has {sorted(param)}, which have no counterpart")
@@ -412,7 +423,7 @@ def _schedule(v: dict[str, Any]) -> dict[str, Any]:
 
 
 def _transforms(v: dict[str, Any], key: str, *, is_training: bool) -> tuple[ImageTransform, ...]:
-    made: dict[str, ImageTransform] = {
+    transforms: dict[str, ImageTransform] = {
         "resize": ops.Resize(size=v["transforms.resize.size"]),
         "resize_bicubic": ops.ResizeShorter(size=v["transforms.resize_bicubic.size"]),
         "center_crop": ops.CenterCrop(size=v["transforms.center_crop.size"]),
@@ -429,10 +440,10 @@ def _transforms(v: dict[str, Any], key: str, *, is_training: bool) -> tuple[Imag
             radius=(v["transforms.gaussian_blur.radius_min"], v["transforms.gaussian_blur.radius_max"]),
         ),
     }
-    unknown = [name for name in v[key] if name not in made]
+    unknown = [name for name in v[key] if name not in transforms]
     if unknown:
-        raise ConfigError(f"{key} names {unknown}, which do not exist\n  there are: {', '.join(made)}")
-    chosen = [made[name] for name in v[key]]
+        raise ConfigError(f"{key} names {unknown}, which do not exist\n  give one of: {', '.join(transforms)}")
+    chosen = [transforms[name] for name in v[key]]
     if is_training and v["transforms.random_erasing.reprob"] > 0:
         chosen.append(
             ops.RandomErasing(
@@ -446,7 +457,7 @@ def _transforms(v: dict[str, Any], key: str, *, is_training: bool) -> tuple[Imag
 
 def _choice(v: dict[str, Any], key: str, choices: Mapping[str, Any]) -> Any:
     if v[key] not in choices:
-        raise ConfigError(f"{key}={v[key]!r} has no counterpart\n  there are: {', '.join(choices)}")
+        raise ConfigError(f"{key}={v[key]!r} has no counterpart\n  supported: {', '.join(choices)}")
     return choices[v[key]]
 
 

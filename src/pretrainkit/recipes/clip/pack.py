@@ -1,5 +1,5 @@
-"""A set as tars (webdataset), which network file systems and other tools like better than a million small files; and
-its captions as documents, to train a tokenizer on."""
+"""Write a set as tars (webdataset), which suit network file systems better than many small files; and write its
+captions as documents, to train a tokenizer."""
 
 import hashlib
 import io
@@ -33,17 +33,20 @@ def pack(
     heldout: float = 0.0,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Write OUT/SPLIT/00000.tar, ... and OUT/SPLIT/manifest.json, all of it or nothing, and return the manifests.
+    """Write OUT/SPLIT/00000.tar, ... and OUT/SPLIT/manifest.json, and return the manifests. On errors, nothing is left.
 
-    One sample for each image, in the order of first rows: NUMBER.jpg (the file as it is), NUMBER.txt (its first
-    caption, which is what other tools read) and NUMBER.json (all captions, their ids, the image's id and name).
+    Each image is a sample, in the order of first rows: NUMBER.jpg (the unchanged file), NUMBER.txt (its first caption,
+    for other tools) and NUMBER.json (all captions with their ids, the image's id and name).
 
-    With `heldout`, this share of the images is written to "valid", at least one: those whose files have the lowest
-    hashes, so that copies of an image are never on both sides.
+    Args:
+        shard_bytes: A shard ends with the sample that reaches this size.
+        max_bad: Skip at most this many missing or broken images, rows without a caption and truncated archives.
+        heldout: Write this share of the images, at least one, to "valid": those whose files have the lowest hashes, so
+            that copies of an image are never in both splits.
 
-    `shard_bytes`: a shard ends with the sample that reaches it. At most `max_bad` images that are missing or cannot be
-    decoded, rows without a caption, and archives that break off are left out (and counted). Raises DataError where
-    there is more bad data, InputError where `out` exists or cannot be written, or `heldout` cannot be.
+    Raises:
+        DataError: There is more bad data than `max_bad`.
+        InputError: `out` exists or cannot be written, or `heldout` is impossible.
     """
     manifests: dict[str, dict[str, Any]] = {}
     progress = progress or Quiet()
@@ -73,13 +76,13 @@ def pack(
 
 
 def _only_train(splits: Mapping[Split, Pairs], heldout: float) -> Pairs:
-    """Return the only split. Raises InputError if there is held-out data already, or an impossible share."""
+    """Return the only split. Raises InputError if there already is held-out data, or the share is impossible."""
     if not 0 < heldout < 1:
         raise InputError(f"--heldout is {heldout:g}\n  give a share between 0 and 1, such as --heldout 0.05")
     if set(splits) != {"train"}:
         raise InputError(
-            f"--heldout {heldout:g}, but the set has held-out images already\n"
-            "  leave out --heldout, or take the training images alone: --split train"
+            f"--heldout is {heldout:g}, but the set already has held-out images\n"
+            "  leave out --heldout, or use only the training images: --split train"
         )
     return splits["train"]
 
@@ -97,15 +100,16 @@ def _by_hash(pairs: Pairs, heldout: float, progress: Progress) -> tuple[frozense
     different = sorted(set(hashes.values()))
     if len(different) < 2:
         raise InputError(
-            f"--heldout {heldout:g}: {pairs.name} has no two different images\n  leave out --heldout, or add images"
+            f"--heldout is {heldout:g}, but {pairs.name} has no two different images\n  leave out --heldout, or add "
+            "images"
         )
     last = different[min(max(1, round(heldout * len(different))), len(different) - 1) - 1]
-    held_out = frozenset(image for image, found in hashes.items() if found <= last)
+    held_out = frozenset(image for image, digest in hashes.items() if digest <= last)
     return held_out, frozenset(ids.tolist()) - held_out
 
 
 def write_captions(sets: Sequence[Pairs], out: Path) -> int:
-    """Write the captions of sets as JSON lines {"text", "meta"}, one for each pair; returns how many."""
+    """Write the captions of sets as JSON lines {"text", "meta"}, one per pair, and return their number."""
     number = 0
     with atomic_file(out) as file:
         for pairs in sets:
@@ -117,7 +121,7 @@ def write_captions(sets: Sequence[Pairs], out: Path) -> int:
 
 
 class _LeftOut:
-    """Bad data by reason, and how much of it is allowed."""
+    """Counts skipped data by reason, up to a limit."""
 
     def __init__(self, pairs: Pairs, max_bad: int) -> None:
         self._pairs, self._max_bad = pairs, max_bad
@@ -126,16 +130,16 @@ class _LeftOut:
             if len(pairs.torn) > max_bad:
                 raise DataError(
                     f"set {pairs.name}: {len(pairs.torn)} files cannot be read to their end, such as {pairs.torn[0]}\n"
-                    "  fetch or make them again, or leave out what cannot be read with --max-bad N"
+                    "  download or create them again, or skip unreadable data with --max-bad N"
                 )
             self.counts["torn file"] = len(pairs.torn)
 
     def add(self, row: int, error: BadImage) -> None:
-        """Raises DataError beyond the budget."""
+        """Count a bad row. Raises DataError if there are more than allowed."""
         if self.counts.total() >= self._max_bad:
             raise DataError(
                 f"{self._pairs.explain(row, error)}\n"
-                "  fix it, or leave such rows out with --max-bad N; all are listed by: "
+                "  fix it, or skip such rows with --max-bad N; list all of them with: "
                 f"pretrainkit data check {self._pairs.path}"
             ) from error
         self.counts[error.reason] += 1
@@ -144,8 +148,8 @@ class _LeftOut:
 def _samples(
     pairs: Pairs, left_out: _LeftOut, progress: Progress, images: frozenset[int] | None
 ) -> Iterator[tuple[dict[str, bytes], int]]:
-    """The files of each image with its captions, by ending, and how many captions those are. `images` are the ids of
-    the images to use; None: all."""
+    """Yield the files of each image and its captions, by extension, and the number of captions. `images` are the ids
+    of the images to use; None: all."""
     rows_of_image: dict[int, list[int]] = {}
     for row, image in enumerate(pairs.image_ids.tolist()):
         if images is not None and image not in images:
@@ -183,10 +187,10 @@ def _samples(
 def _write_shards(
     samples: Iterator[tuple[dict[str, bytes], int]], folder: Path, shard_bytes: int
 ) -> list[dict[str, Any]]:
-    """Write the shards, and return the manifest's entry of each."""
+    """Write the shards, and return the entries of the manifest."""
     shards: list[dict[str, Any]] = []
     number = 0
-    sample = next(samples, None)  # looked at ahead, so that no shard is begun that would stay empty
+    sample = next(samples, None)  # read one sample ahead, so that no shard stays empty
     while sample is not None:
         path = folder / f"{len(shards):05d}.tar"
         num_images = num_pairs = num_bytes = 0

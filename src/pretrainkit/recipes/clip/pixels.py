@@ -1,4 +1,4 @@
-"""Decode an image file and write it to its place in a batch."""
+"""Decoding of image files into batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn errors of decoding into a reason that is counted."""
+    """Convert errors of decoding to BadImage with a reason."""
     try:
         yield
     except ImageError as error:
@@ -28,8 +28,8 @@ def explained() -> Iterator[None]:
 
 
 def look_at(data: bytes) -> EncodedImage:
-    """Return the image in the file content `data` after reading it to its end: a JPEG at an eighth of its size. Raises
-    BadImage where it is broken or oversized."""
+    """Check that an image file can be decoded to its end (a JPEG at an eighth of its size), and return the image.
+    Raises BadImage if it is broken or too large."""
     with explained():
         image = open_image(data)
         image.decode((1, 1))
@@ -39,7 +39,8 @@ def look_at(data: bytes) -> EncodedImage:
 def looked_at(
     read: Callable[[int], bytes], rows: Sequence[int], num_threads: int
 ) -> Iterator[tuple[int, int] | BadImage]:
-    """Width and height of the image of each row, or what is wrong with it; `read` gives its file, or raises that."""
+    """Yield width and height of the image of each row, or its BadImage. `read` returns the file of a row, or raises
+    BadImage."""
 
     def look(row: int) -> tuple[int, int] | BadImage:
         try:
@@ -54,8 +55,8 @@ def looked_at(
 
 
 class PixelReader:
-    """Decodes and transforms. uint8, to be normalized by the model; float32 and normalized where boxes are erased, for
-    what they are filled with is not a colour."""
+    """Decodes and transforms images. The result is uint8, which the model normalizes. With random erasing, it is
+    float32 and normalized, because erased boxes are filled with noise in normalized values."""
 
     def __init__(
         self,
@@ -65,12 +66,13 @@ class PixelReader:
         is_exact: bool = False,
         is_fast: bool = False,
     ) -> None:
-        """Raises ConfigError where images would keep different sizes, or random_erasing lacks `normalize`.
+        """Create the reader. Raises ConfigError if images would have different sizes, or `normalize` is missing for
+        random_erasing.
 
         Args:
-            normalize: Mean and deviation of the colours; needed for random_erasing only.
-            is_exact: Decode whole and resize by Pillow, as evaluation does.
-            is_fast: Decode JPEG a tenth faster and 1 to 2 of 255 off.
+            normalize: Mean and deviation of the colours; needed only for random_erasing.
+            is_exact: True to decode images completely and resize them by Pillow, as in evaluation.
+            is_fast: True to decode JPEG 10 % faster, with an average error of 1 to 2 of 255.
         """
         self._transform = compose(ops, is_exact=is_exact)
         if self._transform.erasing is not None and normalize is None:
@@ -80,12 +82,12 @@ class PixelReader:
             )
         self._normalize, self._is_fast = normalize, is_fast
         self.size = self._transform.size
-        """Pixels of each side."""
+        """Height and width of the result, in pixels."""
         self.dtype: type[np.generic] = np.uint8 if self._transform.erasing is None else np.float32
 
     def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:
-        """Write the image in the file content `data` into `out` (3, H, W). Raises BadImage
-        where it is broken or oversized."""
+        """Write the image in the file content `data` to `out` (3, H, W). Raises BadImage if it is broken or too
+        large."""
         with explained():
             pixels_HW3 = self._transform.load(data, generator, is_fast=self._is_fast)
         erasing = self._transform.erasing

@@ -1,4 +1,4 @@
-"""Complete configs of the CLIP recipe by name. Torch-free. Only the data paths are missing."""
+"""Presets of the CLIP recipe: complete configs except for the paths of the data. Imports no torch."""
 
 from collections.abc import Callable
 
@@ -28,9 +28,9 @@ OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.275777
 
 
 def tiny() -> ClipRun:
-    """Two small towers of our own on images of 64 x 64: for tests and try-outs on CPU.
+    """Two small towers of our own on images of 64 x 64 pixels, for tests and first steps on a CPU.
 
-    1.0 M parameters without the embeddings of captions. Takes the vocabulary of its tokenizer.
+    1.0 M parameters without the token embeddings. The vocabulary is that of the tokenizer.
     """
     return ClipRun(
         num_steps=600,
@@ -60,7 +60,7 @@ def tiny() -> ClipRun:
 def vit_b_32() -> ClipRun:
     """CLIP ViT-B/32 from scratch, with towers of our own: 151 M parameters, exported as `CLIPModel`.
 
-    Optimisation as OpenCLIP's runs on LAION-400M (batch 32,768); a year's worth of GPUs less needs a smaller batch.
+    The optimizer settings are those of OpenCLIP's runs on LAION-400M (batch 32,768). On few GPUs, use a smaller batch.
     """
     return _own_towers(patch_size=32)
 
@@ -71,8 +71,8 @@ def vit_b_16() -> ClipRun:
 
 
 def siglip() -> ClipRun:
-    """ViT-B/16 with a sigmoid for each pair in place of the softmax (Zhai et al. 2023,
-    https://arxiv.org/abs/2303.15343): no normalisation over the batch, so that smaller batches do well."""
+    """ViT-B/16 with a sigmoid for each pair instead of the softmax (Zhai et al. 2023,
+    https://arxiv.org/abs/2303.15343). It needs no normalisation over the batch, so smaller batches work well."""
     temperature = TemperatureConfig(kind="log_parameter", value=0.1, smallest=0.001)
     return _own_towers(patch_size=16).changed(
         model={"image": {"pool": "mean"}, "text": {"causal": False, "pool": "mean"}, "temperature": temperature},
@@ -83,18 +83,18 @@ def siglip() -> ClipRun:
 
 
 def zerovl() -> ClipRun:
-    """The baseline of ZeroVL: ViT-B/16 started from ImageNet-21k and BERT-base, plain contrast, batch 1,024.
+    """The baseline of ZeroVL: ViT-B/16 from ImageNet-21k weights and BERT-base, plain contrastive loss, batch 1,024.
 
-    195 M parameters. `configs/clip/zerovl.yaml` of the original.
+    195 M parameters. It is `configs/clip/zerovl.yaml` of the original.
     """
     return _zerovl(batch_size=1024)
 
 
 def zerovl_dga() -> ClipRun:
-    """All four ideas of ZeroVL: debiased sampling, coin-flipping mixup, gradient through the gathered embeddings, and
-    decoupled accumulation to a batch of 16,384 from microbatches of 128 for each of 8 ranks.
+    """All four techniques of ZeroVL: debiased sampling, coin-flipping mixup, gradient through the gathered embeddings,
+    and decoupled accumulation to a batch of 16,384 from microbatches of 128 on each of 8 ranks.
 
-    `configs/clip/zerovl_dga.yaml` of the original.
+    It is `configs/clip/zerovl_dga.yaml` of the original.
     """
     return _zerovl(batch_size=16_384).changed(
         objective=ClipObjectiveConfig(mixup=MixupConfig()),
@@ -104,12 +104,12 @@ def zerovl_dga() -> ClipRun:
 
 
 def zerovl_14m() -> ClipRun:
-    """The baseline with a learned temperature: what the published 14M weights are evaluated with."""
+    """The baseline with a learned temperature, to evaluate the published 14M weights."""
     return _zerovl(batch_size=1024).changed(model={"temperature": {"kind": "parameter"}})
 
 
 def zerovl_100m() -> ClipRun:
-    """`zerovl-14m` with pixels normalised by 0.5, for evaluating the published 100M weights."""
+    """`zerovl-14m` with pixels normalised by 0.5, to evaluate the published 100M weights."""
     return zerovl_14m().changed(data={"normalize": HALF})
 
 

@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""The recipe clip: its interface to the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Clip(
     ReadsFiles[ClipRun],
     WritesFiles[ClipRun],
 ):
-    """Images and texts that belong together, apart from all others."""
+    """CLIP: contrastive training of an image tower and a text tower."""
 
     name = "clip"
     summary = "CLIP, SigLIP and ZeroVL: contrast images and texts, with very large batches on little hardware."
@@ -122,7 +122,7 @@ class Clip(
         return build_evaluator(config, world, precision)
 
     def metric_rows(self, config: ClipRun, metrics: Mapping[str, float], model: str) -> list[dict[str, str | float]]:
-        """Rows with the columns of CLIP_benchmark."""
+        """Return rows with the columns of CLIP_benchmark."""
         from pretrainkit.recipes.clip.held_out import benchmark_rows
 
         return benchmark_rows(config, metrics, model)
@@ -135,8 +135,8 @@ class Clip(
     def fitted_weights(
         self, config: ClipRun, given: ClipRun, weights: Mapping[str, Tensor]
     ) -> tuple[ClipRun, Mapping[str, Tensor]]:
-        """A temperature in the form that is wanted, a bias of the logits where the loss has one, and the encoder of
-        timm under the name that is wanted."""
+        """Convert the temperature to the kind in `config`, add or remove the bias of the logits for the loss, and give
+        the timm encoder the name in `config`."""
         from pretrainkit.recipes.clip.architecture import with_name_of
         from pretrainkit.recipes.clip.model import with_bias_of, with_kind_of
 
@@ -154,7 +154,7 @@ class Clip(
         return ClipObjective(config)
 
     def sample(self, config: ClipRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        """Retrieved pairs of the first held-out set."""
+        """Return retrieved pairs of the first held-out set."""
         from pretrainkit.recipes.clip.held_out import pair_sets
         from pretrainkit.recipes.clip.retrieve import retrieved_pairs
 
@@ -170,7 +170,8 @@ class Clip(
         return [[*words.prefix, *ids, *words.suffix] for ids in words.encode_bare(texts)]
 
     def carried_weights(self, carried: ClipRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """transformers has the logarithm of the scale, whatever was learned here."""
+        """Convert the logarithm of the logit scale, which transformers stores, to the kind of temperature in
+        `carried`."""
         from pretrainkit.recipes.clip.model import with_temperature
 
         return with_temperature(weights, carried.model.temperature.kind)
@@ -180,8 +181,8 @@ class Clip(
         return ("images", "top")
 
     def image_encoder(self, config: ClipRun, model: Any) -> ImageEncoder:
-        """The image tower, neither projected nor normalised, for images of the size that the run evaluated on: for a
-        vision transformer with `pool: cls` the features are its class token."""
+        """Return the image tower without projection, for images of the size in evaluation. The features of a vision
+        transformer with `pool: cls` are its class token."""
         from pretrainkit.eval.probe import ImageEncoder
         from pretrainkit.images.transforms import compose
 
@@ -198,7 +199,8 @@ class Clip(
     def generate(
         self, config: ClipRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """The images of a folder that fit each caption best. Options: images, the folder; top, how many."""
+        """Return the images of a folder that match each caption best. Options: images (the folder), top (their
+        number)."""
         from pretrainkit.recipes.clip.retrieve import find_images
 
         return find_images(config, model, tokenizer, prompts, **options)
@@ -271,8 +273,8 @@ class Clip(
     file_formats = ("zerovl", "openclip", "openai")
 
     def import_file(self, path: Path, format: str, config: ClipRun | None) -> ImportedModel:
-        """zerovl: the config is that of clip/zerovl-14m where none is given; without a temperature in the file it is
-        fixed. openclip, openai: as the files say, or their shapes."""
+        """Read a weight file. For zerovl, the default config is clip/zerovl-14m, and the temperature is constant if the
+        file has none. For openclip and openai, the architecture follows from the files and the shapes of tensors."""
         if format != "zerovl":
             from pretrainkit.recipes.clip.open_clip_layout import read_open_clip
 

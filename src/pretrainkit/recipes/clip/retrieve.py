@@ -1,4 +1,4 @@
-"""Images found by captions and captions by images: in a folder that is searched, and in held-out pairs for the report.
+"""Retrieval of images by captions and of captions by images, in a folder or, for the report, in held-out pairs.
 
 Dimensions: Q prompts, N or I images, T captions, D width of the embeddings.
 """
@@ -22,17 +22,18 @@ from pretrainkit.recipes.clip.held_out import Inputs, PairSet, embed
 from pretrainkit.recipes.clip.model import DualEncoder
 
 _NUM_IMAGES = 100
-"""Number of images to search: enough that a right answer is no accident, few enough for a large model on a CPU."""
+"""Number of images to search: enough to make right answers meaningful, and few enough for a large model on a CPU."""
 _CAPTIONS_PER_IMAGE = 5
 _NUM_FOUND = 5
 
 
 def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int = 64) -> list[dict[str, Any]]:
-    """`num` queries, half of them images and half captions, among images spread evenly over a held-out set.
+    """Answer `num` queries, half of them images and half captions, among images spread evenly over a held-out set.
 
     Returns:
-        Per query `query`, `found` (the nearest first, each with `is_right`) and `truth`, as the report shows them:
-        pictures are small data URIs.
+        A dict per query for the report: `query`, `found` (nearest first, each with `is_right`) and `truth`. Pictures
+            are
+        small data URIs.
     """
     ids_N = pairs.image_ids_N
     image_rows = first_of_each(ids_N)
@@ -52,21 +53,21 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
     def text(caption: int) -> dict[str, str]:
         return {"text": pairs.texts(text_rows[caption : caption + 1])[0]}
 
-    ways: tuple[tuple[Any, ...], ...] = (
+    directions: tuple[tuple[Any, ...], ...] = (
         (image_ID, image_ids, (num + 1) // 2, lambda image: [picture(image)], text_TD, text_ids, text),
         (text_TD, text_ids, num // 2, lambda caption: text(caption)["text"], image_ID, image_ids, picture),
     )
     samples: list[dict[str, Any]] = []
-    for from_ND, own_ids, num_queries, asked, to_GD, their_ids, shown in ways:
+    for from_ND, own_ids, num_queries, show_query, to_GD, their_ids, show in directions:
         queries = _spread(len(own_ids), num_queries)
         nearest_QK = nearest(from_ND[queries], to_GD, _NUM_FOUND)[0].tolist()
-        for query, found in zip(queries, nearest_QK, strict=True):
+        for query, nearest_K in zip(queries, nearest_QK, strict=True):
             is_right = their_ids == own_ids[query]
             samples.append(
                 {
-                    "query": asked(query),
-                    "found": [{**shown(i), "is_right": bool(is_right[i])} for i in found],
-                    "truth": [shown(i) for i in np.flatnonzero(is_right).tolist()],
+                    "query": show_query(query),
+                    "found": [{**show(i), "is_right": bool(is_right[i])} for i in nearest_K],
+                    "truth": [show(i) for i in np.flatnonzero(is_right).tolist()],
                 }
             )
     return samples
@@ -81,12 +82,12 @@ def find_images(
     images: str | Path | None = None,
     top: int = 5,
 ) -> list[dict[str, Any]]:
-    """Find the `top` images of a folder (and of those below it) whose embeddings are nearest to that of each prompt.
-    Raises InputError where no folder was named, DataError where it does not exist or holds no images.
+    """Find the `top` images in a folder and its subfolders whose embeddings are nearest to that of each prompt. Raises
+    InputError if no folder is given, DataError if it does not exist or has no images.
 
     Returns:
-        Per prompt: "prompt"; "images", a list of {"image": path, "score": cosine}, best first; "text", the same in
-        lines.
+        A dict per prompt: "prompt"; "images", a list of {"image": path, "score": cosine}, best first; and "text", the
+        same as lines.
     """
     if images is None:
         raise InputError("there are no images to search\n  give a folder of images: --images FOLDER")
@@ -104,12 +105,12 @@ def find_images(
     index_QK, score_QK = nearest(text_QD, image_ND, top)
     answers = []
     for prompt, index_K, score_K in zip(prompts, index_QK.tolist(), score_QK.tolist(), strict=True):
-        found = [{"image": str(files[index]), "score": score} for index, score in zip(index_K, score_K, strict=True)]
-        lines = [f"  {one['score']:6.3f}  {one['image']}" for one in found]
-        answers.append({"prompt": prompt, "images": found, "text": "\n".join([prompt, *lines])})
+        matches = [{"image": str(files[index]), "score": score} for index, score in zip(index_K, score_K, strict=True)]
+        lines = [f"  {match['score']:6.3f}  {match['image']}" for match in matches]
+        answers.append({"prompt": prompt, "images": matches, "text": "\n".join([prompt, *lines])})
     return answers
 
 
 def _spread(size: int, num: int) -> list[int]:
-    """At most `num` different indices below `size`, evenly spread."""
+    """Return at most `num` different indices below `size`, at equal distances."""
     return sorted(set(np.linspace(0, size - 1, num, dtype=np.int64).tolist())) if num else []

@@ -1,4 +1,4 @@
-"""Check every image and caption of a set before a training does: `pretrainkit data check`.
+"""Check of every image and caption of a set, for `pretrainkit data check`.
 
 Dimensions: N rows, M different images.
 """
@@ -16,7 +16,7 @@ from pretrainkit.workers.processes import Progress, Quiet, available_cores
 
 _NUM_EXAMPLES = 5
 _AT_ONCE = 4096
-"""Captions."""
+"""Number of captions that are encoded at once."""
 
 
 def scan(
@@ -29,16 +29,16 @@ def scan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Report the contents of a set and its problems, as JSON values. Every image is decoded once.
+    """Return statistics and problems of a set, as JSON values. Every image is decoded once.
 
     Args:
-        size: Pixels; images with a shorter side below it are counted.
-        batch_size: To state how many whole batches there are and what is left.
-        tokenizer: For the lengths of captions; those of more than `max_length` tokens are counted.
-        workers: Threads; None: as many as cores.
+        size: Count images whose shorter side is less than this, in pixels.
+        batch_size: Report the number of whole batches of this size, and the remainder.
+        tokenizer: Report the lengths of captions in tokens, and count those of more than `max_length` tokens.
+        workers: Number of threads; None: one per core.
 
     Returns:
-        Among others `bad`: reason to {count of rows, count of images where it is about those, examples}.
+        Statistics by name. `bad` maps each reason to {count of rows, count of images (if about images), examples}.
     """
     first_row_M, image_N = np.unique(pairs.image_ids, return_index=True, return_inverse=True)[1:]
     problems, sizes_M2 = _look(pairs, first_row_M, workers or available_cores(), progress or Quiet())
@@ -46,7 +46,7 @@ def scan(
     bad = _bad_rows(pairs, problems, first_row_M, np.bincount(image_N), captions)
     if pairs.torn:
         bad["torn file"] = {"count": len(pairs.torn), "examples": list(pairs.torn[:_NUM_EXAMPLES])}
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "set": pairs.name,
         "path": pairs.path,
         "fingerprint": pairs.fingerprint,
@@ -59,19 +59,19 @@ def scan(
         "captions_per_image": _figures(np.bincount(image_N)),
     }
     is_whole_M = sizes_M2[:, 0] > 0
-    found |= {"width": _figures(sizes_M2[is_whole_M, 0]), "height": _figures(sizes_M2[is_whole_M, 1])}
+    report |= {"width": _figures(sizes_M2[is_whole_M, 0]), "height": _figures(sizes_M2[is_whole_M, 1])}
     if size is not None:
-        found["smaller_images"] = int((sizes_M2[is_whole_M].min(axis=1) < size).sum())
+        report["smaller_images"] = int((sizes_M2[is_whole_M].min(axis=1) < size).sum())
     if batch_size is not None:
-        found |= {"batches": len(pairs) // batch_size, "remainder": len(pairs) % batch_size}
+        report |= {"batches": len(pairs) // batch_size, "remainder": len(pairs) % batch_size}
     if tokenizer is not None:
         ids = (tokenizer.encode_bare(captions[at : at + _AT_ONCE]) for at in range(0, len(captions), _AT_ONCE))
         lengths = np.array([len(bare) for part in ids for bare in part], np.int64)
         lengths += len(tokenizer.prefix) + len(tokenizer.suffix)
-        found["caption_tokens"] = _figures(lengths)
+        report["caption_tokens"] = _figures(lengths)
         if max_length is not None:
-            found["cut_captions"] = int((lengths > max_length).sum())
-    return found
+            report["cut_captions"] = int((lengths > max_length).sum())
+    return report
 
 
 def _look(
@@ -80,12 +80,12 @@ def _look(
     """Return the problem of each bad image, and (M, 2) width and height of the others, 0 for bad ones."""
     problems: dict[int, BadImage] = {}
     sizes_M2 = np.zeros((len(rows_M), 2), np.int64)
-    progress.stage(f"looking at {pairs.name}", len(rows_M), "image")
-    for image, found in enumerate(looked_at(pairs.read_image, rows_M.tolist(), num_threads)):
-        if isinstance(found, BadImage):
-            problems[image] = found
+    progress.stage(f"checking {pairs.name}", len(rows_M), "image")
+    for image, result in enumerate(looked_at(pairs.read_image, rows_M.tolist(), num_threads)):
+        if isinstance(result, BadImage):
+            problems[image] = result
         else:
-            sizes_M2[image] = found
+            sizes_M2[image] = result
         progress.advance(1)
     return problems, sizes_M2
 
@@ -97,18 +97,20 @@ def _bad_rows(
     num_captions_M: NDArray[np.int64],
     captions: Iterable[str],
 ) -> dict[str, dict[str, Any]]:
-    """Return the entries of `bad`. An image is an example once, whatever the number of its captions."""
+    """Return the entries of `bad`. An image is listed once, even if it has several captions."""
     no_text = BadImage("empty caption", "there is no text")
     bad: dict[str, dict[str, Any]] = {}
     for reason in REASONS:
         images = [image for image, problem in problems.items() if problem.reason == reason]
-        found = [(int(first_row_M[image]), problems[image]) for image in images]
+        examples = [(int(first_row_M[image]), problems[image]) for image in images]
         entry: dict[str, Any] = {"count": int(num_captions_M[images].sum()), "images": len(images)}
         if reason == no_text.reason:
-            found = [(row, no_text) for row, caption in enumerate(captions) if not caption]
-            entry = {"count": len(found)}
-        if found:
-            bad[reason] = entry | {"examples": [pairs.explain(row, problem) for row, problem in found[:_NUM_EXAMPLES]]}
+            examples = [(row, no_text) for row, caption in enumerate(captions) if not caption]
+            entry = {"count": len(examples)}
+        if examples:
+            bad[reason] = entry | {
+                "examples": [pairs.explain(row, problem) for row, problem in examples[:_NUM_EXAMPLES]]
+            }
     return bad
 
 

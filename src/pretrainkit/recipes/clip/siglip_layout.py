@@ -1,8 +1,7 @@
-"""SigLIP and SigLIP 2 of fixed resolution as `SiglipModel` of transformers, both ways.
+"""Conversion of SigLIP and SigLIP 2 with fixed resolution to `SiglipModel` of transformers and back.
 
-The image tower is a vision transformer of timm without class token, whose pooled vector is made by attention from a
-learned query. Captions are read at the last slot of a row that is always filled up with padding. Only captions are
-projected.
+The image tower is a vision transformer of timm without class token. Its pooled vector is computed by attention from a
+learned query. Captions are read at the last slot of a row, which is always padded. Only captions are projected.
 
 Dimensions: D width of a tower, P patches.
 Sources: Zhai et al. 2023, https://arxiv.org/abs/2303.15343; Tschannen et al. 2025, https://arxiv.org/abs/2502.14786.
@@ -34,7 +33,7 @@ State = Mapping[str, Tensor]
 
 SIGLIP, NAFLEX = "siglip", "siglip2"
 _BASE = "vit_base_patch16_siglip_224"
-"""timm's name of the architecture, whose sizes are options."""
+"""timm's name of the architecture; its sizes are set by options."""
 _EPSILON = 1e-6
 _VISION = {
     "embed_dim": ("hidden_size", 768),
@@ -60,7 +59,7 @@ _TEXT_FIELDS = {
     "attention_dropout": ("attention_dropout", 0.0),
     "layer_norm_epsilon": ("layer_norm_eps", 1e-6),
 }
-"""Our setting to theirs, and to what transformers takes where a config.json leaves it out."""
+"""Maps our settings to their names in transformers and to the defaults there."""
 _POSITIONS = "embeddings.position_embedding.weight"
 _LAYER = {
     "norm1": "layer_norm1",
@@ -77,7 +76,7 @@ _MODULES = {
     "attn_pool.mlp.fc1": "head.mlp.fc1",
     "attn_pool.mlp.fc2": "head.mlp.fc2",
 }
-"""timm's names of modules to those of transformers, of a block and outside of the blocks."""
+"""Maps timm's names of modules, in a block and outside of the blocks, to those of transformers."""
 _KINDS = ("weight", "bias")
 
 
@@ -85,10 +84,10 @@ def read_siglip(
     values: Mapping[str, Any], tensors: State
 ) -> tuple[TimmConfig, TextTransformerConfig, int, dict[str, Tensor]]:
     """Return our towers, the width of the embeddings, and the state dict of a model with them. Raises CheckpointError
-    where the folder says what ours lack, KeyError where a tensor is missing."""
+    if a setting is not supported, KeyError if a tensor is missing."""
     if values["model_type"] == NAFLEX:
         raise CheckpointError(
-            "config.json has model_type 'siglip2': NaFlex reads images of any shape, which this recipe does not\n"
+            "config.json has model_type 'siglip2': NaFlex reads images of any shape, which is not supported\n"
             "  import a release of SigLIP 2 with a fixed resolution (model_type 'siglip'), such as "
             "hf-hub:google/siglip2-base-patch16-224"
         )
@@ -121,12 +120,12 @@ def read_siglip(
 def siglip_folder(
     config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return `config.json` and tensors of a `SiglipModel`. Raises InputError where it computes something else."""
+    """Return `config.json` and tensors of a `SiglipModel`. Raises InputError if it computes something else."""
     image, text = config.model.image, config.model.text
     if not isinstance(text, TextTransformerConfig) or text.pool != "last" or text.causal:
         raise InputError(
-            "transformers' SigLIP reads the last slot of captions whose tokens attend to all others, which "
-            "model.text.pool=last with model.text.causal=false does\n  use --format safetensors"
+            "transformers' SigLIP needs model.text.pool=last with model.text.causal=false: it reads the last slot of "
+            "captions whose tokens attend to all others\n  use --format safetensors"
         )
     state = model.state_dict()
     vision = without_prefix("image.encoder.", state)
@@ -167,14 +166,14 @@ def siglip_folder(
         **with_prefix("vision_model.", _from_timm(vision, depth)),
         **with_prefix("text_model.", words),
         "logit_scale": model.logit_scale().detach().log().reshape(1),
-        "logit_bias": state.get("logit_bias", torch.zeros(1)),  # a softmax has none
+        "logit_bias": state.get("logit_bias", torch.zeros(1)),  # models trained with softmax have none
     }
     return values, tensors
 
 
 def _activation(module: nn.Module) -> str:
-    """transformers' name of timm's module. Raises InputError for those that it lacks."""
-    approximate = getattr(module, "approximate", None)  # of nn.GELU
+    """Return the name in transformers of an activation of timm. Raises InputError if there is none."""
+    approximate = getattr(module, "approximate", None)  # attribute of nn.GELU
     if type(module).__name__ == "GELUTanh" or approximate == "tanh":
         return "gelu_pytorch_tanh"
     if approximate == "none" or type(module).__name__ == "GELU":
@@ -183,7 +182,8 @@ def _activation(module: nn.Module) -> str:
 
 
 def _same_and_split(depth: int) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """timm's names of tensors to theirs, and of queries, keys and values, which are one tensor there and three here."""
+    """Return maps from timm's names of tensors to those of transformers, and from timm's joint tensors of queries, keys
+    and values to the three tensors of transformers."""
     modules, split = dict(_MODULES), {}
     for number in range(depth):
         own, layer = f"blocks.{number}", f"encoder.layers.{number}"

@@ -1,4 +1,4 @@
-"""The pairs of the CLIP recipe: sets of images and captions in, batches out, any records in any order.
+"""Data source of the CLIP recipe: builds batches of any records of sets of image-text pairs.
 
 Dimensions: B pairs, T tokens of the longest caption, H x W pixels.
 """
@@ -27,24 +27,24 @@ from pretrainkit.rng import fold, stream_key, uniform
 
 _VALID = stream_key(0, "clip", "valid")
 _IMAGE, _CAPTION, _CAPTION_COLUMN, _REPLACEMENT = range(4)
-"""Streams of one example's key."""
+"""Numbers of the random streams of an example."""
 _MAX_REPLACEMENTS = 100
 _FEWEST_STEPS = 1024
 
 
 class ClipSource(BatchSource):
-    """All pairs of all sets.
+    """Source of all pairs of all sets.
 
-    A batch has `image` uint8 (B, 3, H, W), RGB, or float32 normalized where boxes are erased; `input_ids` int32 (B, T),
-    `num_tokens` int32 (B,); `image_group` and `caption_group` int64 (B,), equal where rows show the same image or have
-    the same caption; `bad` int8 (B,), why a row was replaced (pairs.REASONS).
+    A batch has `image` uint8 (B, 3, H, W), RGB, or normalized float32 with random erasing; `input_ids` int32 (B, T);
+    `num_tokens` int32 (B,); `image_group` and `caption_group` int64 (B,), which are equal for rows with the same image
+    or caption; and `bad` int8 (B,), the reason for which a row was replaced (index of `pairs.REASONS`).
 
-    Crops, augmented captions and replacements are functions of the records' keys; "valid" ignores those, so that
-    evaluations of runs and of steps compare.
+    Crops, augmented captions and replacements depend only on the records' keys. The split "valid" uses fixed keys, so
+    that evaluations of different runs and steps can be compared.
     """
 
     def __init__(self, config: ClipRun, split: Split, sets: Sequence[Pairs], tokenizer: CaptionTokenizer) -> None:
-        """`config` is bound; `sets` are in its order."""
+        """Create the source of a bound config. `sets` are in the order of the config."""
         data = config.data
         self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
         self._ops = data.train_transforms if split == "train" else data.valid_transforms
@@ -53,9 +53,9 @@ class ClipSource(BatchSource):
         augment = data.text_augment if split == "train" else None
         self._augment = None if augment is None else CaptionAugment(augment, tokenizer)
         self._why_strict = "data.on_bad_sample is error" if data.on_bad_sample == "error" else ""
-        """Why a bad row is an error; empty where another takes its place."""
+        """Reason for which a bad row is an error; empty if another row replaces it."""
         if split == "valid":
-            self._why_strict = "evaluation must see every row"
+            self._why_strict = "evaluation needs every row"
         self._bad = [BadRows(pairs, data.max_bad_fraction) for pairs in sets]
         self._image_salts = np.array([stream_key(0, "image", pairs.path) for pairs in sets], np.uint64)
 
@@ -65,7 +65,7 @@ class ClipSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of names and captions and of every setting that a batch depends on; not of the images' contents."""
+        """Hash of names, captions and every setting that affects a batch, but not of the content of images."""
         data = self.config.data
         parts = [pairs.fingerprint for pairs in self.sets]
         parts += [self.split, self.tokenizer.fingerprint, str(data.max_length), data.on_bad_sample]
@@ -76,7 +76,8 @@ class ClipSource(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report. A remainder is what is left of a set's pairs after whole batches."""
+        """Return statistics for logs and the report. `remainder` is the number of pairs that do not fill a last
+        batch."""
         batch_size = self.config.data.batch_size
         sets = [
             {
@@ -98,19 +99,20 @@ class ClipSource(BatchSource):
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) the longest each caption can be: what is not looked at costs nothing."""
+        """Return (B,) the maximum length of each caption, because the real lengths are not known without reading."""
         return np.full(len(records), self.config.data.max_length, np.int64)
 
     def of_step(self, step: int) -> dict[str, np.ndarray]:
-        """`mixup` float32 (2,) where the objective mixes: the share, and 1 for images or 0 for captions."""
+        """Return `mixup` float32 (2,) if the objective uses mixup: the share, and 1 to mix images or 0 to mix
+        captions."""
         mixup = self.config.objective.mixup
         if mixup is None or self.split == "valid":
             return {}
         return {"mixup": mixup_of_step(mixup, step)}
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """Return the batch of these pairs. Raises DataError where a row is bad, in evaluation or where replacing is
-        off; or where too many rows are."""
+        """Return the batch of these pairs. Raises DataError if a row is bad and must not be replaced, or if too many
+        rows are bad."""
         keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         num, size, data = len(records), self._pixels.size, self.config.data
         batch: dict[str, np.ndarray] = {
@@ -129,7 +131,7 @@ class ClipSource(BatchSource):
         for source in np.unique(records.source).tolist():
             own, pairs = np.flatnonzero(records.source == source), self.sets[source]
             self._bad[source].see(len(own))
-            # Numbers of images are those of their set: salted, they differ from those of other sets.
+            # Image ids are unique only within a set, so they are hashed with a salt of the set.
             groups = fold(self._image_salts[source], pairs.image_ids[rows[own]])
             batch["image_group"][own] = groups.view(np.int64)
         hashes = (hashlib.blake2b(caption.encode(), digest_size=8).digest() for caption in captions)
@@ -144,9 +146,16 @@ class ClipSource(BatchSource):
     def _fill(
         self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
     ) -> tuple[int, str, int]:
-        """Write the image of a row, or of one that replaces it, into `out` (3, H, W). `column` in [0, 1) says which of
-        several captions, `transforms` seeds the transforms, `replacement` is the key of the rows that may take its
-        place. Returns the row that was used, its caption, and why the first choice was not."""
+        """Write the image of a row, or of a row that replaces it, to `out` (3, H, W).
+
+        Args:
+            column: Draw in [0, 1) that selects one of several captions.
+            transforms: Seed of the transforms.
+            replacement: Key for the choice of rows that replace a bad row.
+
+        Returns:
+            The row that was used, its caption, and the index of the reason for which the first row was replaced.
+        """
         pairs, first_reason = self.sets[source], 0
         for attempt in range(1 + _MAX_REPLACEMENTS):
             if attempt:
@@ -168,36 +177,39 @@ class ClipSource(BatchSource):
             return row, caption, first_reason
         raise DataError(
             f"set {pairs.name}: {_MAX_REPLACEMENTS} rows drawn one after another are all bad\n"
-            f"  all are listed by: pretrainkit data check {quote(pairs.path)}"
+            f"  list all of them with: pretrainkit data check {quote(pairs.path)}"
         )
 
     def _read(self, pairs: Pairs, row: int, transforms: int, out: NDArray) -> None:
         self._pixels(pairs.read_image(row), np.random.default_rng(transforms), out)
 
     def __reduce__(self) -> tuple[Callable[..., "ClipSource"], tuple[ClipRun, Split]]:
-        """Worker processes open the sets themselves."""
+        """Pickle only the config, so that worker processes open the sets themselves."""
         return open_source, (self.config, self.split)
 
 
 def open_source(config: ClipRun, split: Split) -> ClipSource:
-    """Open the pairs of a split of a bound config. Raises DataError where no sets were given, or they are broken or
-    empty; ConfigError where settings do not fit each other."""
+    """Open the pairs of a split of a bound config. Raises DataError if there are no sets, or they are broken or empty;
+    ConfigError if settings do not match."""
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
-        raise DataError(f"data.{split} names no set of image-text pairs\n  give it as data.{split}=FOLDER")
+        raise DataError(f"data.{split} names no set of image-text pairs\n  give a set: data.{split}=FOLDER")
     tokenizer = CaptionTokenizer(tokenizer_folder(config))
     return ClipSource(config, split, [open_pairs(source, split) for source in sources], tokenizer)
 
 
 def bind(config: ClipRun) -> ClipRun:
-    """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets. Raises
-    ConfigError with all problems where settings, tokenizer and sets do not fit each other; DataError where sets are
-    missing or broken, or held-out images are in the training data."""
+    """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets.
+
+    Raises:
+        ConfigError: Settings, tokenizer and sets do not match; with all problems.
+        DataError: Sets are missing or broken, or held-out images are in the training data.
+    """
     checks.check_cache(config)
     config = bind_model(config)
     data = config.data
     if not data.train:
-        raise DataError("there is nothing to train on: data.train names no set\n  give it as data.train=FOLDER")
+        raise DataError("there is no training data: data.train names no set\n  give a set: data.train=FOLDER")
     tokenizer = CaptionTokenizer(tokenizer_folder(config))
     config = _with_vocabulary(config, tokenizer.vocab_size)
     problems = [*config.problems(), *checks.text_problems(config, tokenizer), *checks.image_problems(config)]
@@ -223,26 +235,26 @@ def bind(config: ClipRun) -> ClipRun:
 
 
 def mixup_of_step(config: MixupConfig, step: int) -> NDArray[np.float32]:
-    """(2,): the share that each pair keeps of itself, in [0, 1], and 1 where images are mixed, 0 where texts are.
+    """Return (2,): the share of each pair itself, in [0, 1], and 1 if images are mixed or 0 if texts are mixed.
 
-    For every step a share is drawn from Beta(beta, beta), then a number in [0, 1), which mixes images if above 0.5,
-    both from one NumPy `RandomState(config.seed)`.
+    For every step, a share is drawn from Beta(beta, beta), and then a number in [0, 1), which mixes images if it is
+    above 0.5. Both come from the same NumPy `RandomState(config.seed)`.
     """
     if step < 0:
-        raise ValueError(f"there is no step {step}; the first is 0")
-    num_steps = max(_FEWEST_STEPS, 1 << step.bit_length())  # grows by doubling, so that few lengths are ever drawn
+        raise ValueError(f"there is no step {step}; the first step is 0")
+    num_steps = max(_FEWEST_STEPS, 1 << step.bit_length())  # doubles, so that draws are repeated for few lengths
     return _drawn(config.beta, config.seed, num_steps)[step].copy()
 
 
 @lru_cache(maxsize=4)
 def _drawn(beta: float, seed: int, num_steps: int) -> NDArray[np.float32]:
-    """(num_steps, 2) for the first steps. The two distributions take turns on one stream, so they are drawn one by
-    one."""
+    """Return (num_steps, 2) for the first steps. The two distributions alternate on the same stream, so they are drawn
+    one by one."""
     stream = np.random.RandomState(seed)
     rows = [(stream.beta(beta, beta), stream.uniform() > 0.5) for _ in range(num_steps)]
-    found = np.array(rows, np.float32)
-    found.flags.writeable = False
-    return found
+    draws = np.array(rows, np.float32)
+    draws.flags.writeable = False
+    return draws
 
 
 _USUAL_VOCABULARY = 49_408
@@ -250,15 +262,15 @@ _USUAL_VOCABULARY = 49_408
 
 
 def without_data(config: ClipRun) -> tuple[ClipRun, str]:
-    """The config with its architectures and a vocabulary, and what `assumed_batch` assumes."""
+    """Return the config with architectures and a vocabulary, and a text with the assumptions of `assumed_batch`."""
     config = bind_model(config)
-    told = f"captions of data.max_length={config.data.max_length} tokens"
+    assumed = f"captions of data.max_length={config.data.max_length} tokens"
     bound = _with_vocabulary(config, _USUAL_VOCABULARY)
-    return bound, told if bound is config else f"{told}, a vocabulary of {_USUAL_VOCABULARY:,} pieces"
+    return bound, assumed if bound is config else f"{assumed}, a vocabulary of {_USUAL_VOCABULARY:,} pieces"
 
 
 def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
-    """Fill in the number of embeddings of pieces, where the config does not have it."""
+    """Fill in the size of the vocabulary if the config does not set it."""
     text = config.model.text
     if text.kind != "transformer" or text.vocab_size is not None:
         return config
@@ -266,7 +278,7 @@ def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
 
 
 def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:
-    """Pairs whose captions are as long as they may be."""
+    """Return a batch of pairs whose captions have the maximum length."""
     data = config.data
     pixels = PixelReader(data.train_transforms, data.normalize, is_fast=data.fast_decoding)
     return {
@@ -283,8 +295,8 @@ _MODES: dict[str, Mode] = {"shuffle": "shuffle", "sequential": "set_by_set", "de
 
 
 def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
-    """Return the order over sets of these sizes that `config.data` describes. Raises ConfigError or DataError where
-    settings, or sets, do not fit together."""
+    """Return the order of sets of these sizes that `config.data` describes. Raises ConfigError or DataError if settings
+    or sets do not match."""
     data = config.data
     return Order(
         sizes,

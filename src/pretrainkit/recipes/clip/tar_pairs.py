@@ -1,8 +1,8 @@
-"""Sets as webdataset keeps them: tars in which neighbouring files of one name but for the ending are one sample, such
-as `000012.jpg`, `000012.txt` and `000012.json`. https://github.com/webdataset/webdataset
+"""Sets in the layout of webdataset: tars in which neighbouring files with the same name but different extensions are a
+sample, such as `000012.jpg`, `000012.txt` and `000012.json`. https://github.com/webdataset/webdataset
 
-Archives are on a disk or behind addresses that fsspec opens (s3://, gs://, https://, hf://). Each is read once, from
-its start to its end; its captions and offsets are stored in an index (`data/tar.py`). Images are read by offset.
+Archives are on a disk, or at addresses that fsspec opens (s3://, gs://, https://, hf://). Each is read once from start
+to end; its captions and offsets are stored in an index (`data/tar.py`). Images are read by offset.
 """
 
 import glob
@@ -33,17 +33,18 @@ from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_colum
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
-"""`json:KEY` is a value inside the sample's .json; the others are endings."""
+"""Keys of captions: `json:KEY` is a value inside the sample's .json, others are extensions."""
 _SKIPPED = b"skipped"
 _TORN = b"torn"
 _BREAKS_OFF = b"breaks off"
 
 
 class TarPairs(Pairs):
-    """Images inside archives."""
+    """Pairs whose images are inside archives."""
 
     def __init__(self, source: ClipSourceConfig, archives: Sequence[str], tables: Sequence[pa.Table]) -> None:
-        """`archives`: paths or addresses; `tables`: what `index_archive` returns for each."""
+        """Create the pairs of `archives` (paths or addresses) with the `tables` that `index_archive` returns for
+        each."""
         skipped: Counter[str] = Counter()
         for table in tables:
             skipped.update(_noted(table, _SKIPPED, {}))
@@ -80,27 +81,27 @@ class TarPairs(Pairs):
         return f"set {self.name}, row {row} ({self.image_names[row].as_py()} in {_base(archive)})"
 
     def _image_numbers(self) -> NDArray[np.int64]:
-        """An image is where its bytes are."""
+        """Number images by archive and offset."""
         starts = np.concatenate([[0], self._ends[:-1]])
         archive = np.repeat(np.arange(len(self._ends)), np.diff(self._ends, prepend=0))
         offsets = whole_numbers(self.table.column("offset"))
-        is_new = np.ones(len(self), np.bool_)  # pairs of one image are neighbours with the same offset
+        is_new = np.ones(len(self), np.bool_)  # the pairs of an image are neighbours with the same offset
         is_new[1:] = (np.diff(offsets) != 0) | (np.diff(archive) != 0)
         is_new[starts[starts < len(self)]] = True
         return np.cumsum(is_new) - 1
 
 
 def _num_lost(tables: Sequence[pa.Table]) -> int:
-    """Estimate the lost samples. A truncated archive has lost what it lacks of the average number of rows in whole
-    ones, but at least one; each unreadable sample of the others is one."""
+    """Estimate the number of lost samples. A truncated archive has lost the difference to the average number of rows of
+    complete archives, but at least one; in other archives, each unreadable sample counts."""
     breaks_off = [bool(_noted(table, _BREAKS_OFF, 0)) for table in tables]
     whole = [table.num_rows for table, is_short in zip(tables, breaks_off, strict=True) if not is_short]
     usual = round(sum(whole) / len(whole)) if whole else 0
-    found = 0
+    num_lost = 0
     for table, is_short in zip(tables, breaks_off, strict=True):
         reasons = len(_noted(table, _TORN, []))
-        found += max(usual - table.num_rows, reasons) if is_short else reasons
-    return found
+        num_lost += max(usual - table.num_rows, reasons) if is_short else reasons
+    return num_lost
 
 
 def _noted(table: pa.Table, key: bytes, default: Any) -> Any:
@@ -109,8 +110,8 @@ def _noted(table: pa.Table, key: bytes, default: Any) -> Any:
 
 
 def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
-    """Open all archives of a folder or pattern, in the order of their names. Raises DataError where there are none, or
-    none has a pair that can be read."""
+    """Open all archives of a folder or pattern, in the order of their names. Raises DataError if there are none, or
+    none has a readable pair."""
     archives = _find(source, split)
     endings = IMAGE_ENDINGS if source.image_key is None else (source.image_key,)
     keys = tuple(caption_columns(source, USUAL_CAPTIONS))
@@ -121,40 +122,43 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
 
 
 def _find(source: ClipSourceConfig, split: Split) -> list[str]:
-    """Paths or addresses of the archives. Braces are written out; only * and folders are looked up."""
+    """Return the paths or addresses of the archives. Braces are expanded without a look-up; * and folders are
+    listed."""
     is_remote = is_address(source.path)
     matching = _matching if is_remote else glob.glob
     if (is_remote and not _is_pattern(source.path)) or os.path.isdir(source.path):
         root, names = source.path.rstrip("/"), split_names(source, split)
         inside = (sorted(matching(f"{folder}/*.tar")) for folder in [*(f"{root}/{name}" for name in names), root])
-        found = next(filter(None, inside), [])
+        archives = next(filter(None, inside), [])
         starts = tuple(f"{name}{mark}" for name in names for mark in "-_")
-        found = [path for path in found if _base(path).startswith(starts)] or found
+        archives = [path for path in archives if _base(path).startswith(starts)] or archives
     else:
         patterns = expand_braces(source.path)
         has_more = [not is_remote or "*" in pattern for pattern in patterns]
-        found = [
+        archives = [
             path
             for pattern, is_glob in zip(patterns, has_more)
             for path in (sorted(matching(pattern)) if is_glob else []) or [pattern]
         ]
-    missing = [] if is_remote else [path for path in found if not os.path.isfile(path)]
-    if missing or not found:
-        what = f"{len(missing)} of {len(found)} archives are missing, such as {missing[0]}" if found else "no *.tar"
+    missing = [] if is_remote else [path for path in archives if not os.path.isfile(path)]
+    if missing or not archives:
+        problem = (
+            f"{len(missing)} of {len(archives)} archives are missing, such as {missing[0]}" if archives else "no *.tar"
+        )
         raise DataError(
-            f"data.{split}: {source.path}: {what}\n  patterns are relative to {os.getcwd()}; "
+            f"data.{split}: {source.path}: {problem}\n  patterns are relative to {os.getcwd()}; "
             "{00..09} stands for numbers, * for anything"
         )
-    return found
+    return archives
 
 
 def _is_pattern(address: str) -> bool:
-    """True for the address of one archive or a pattern of archives; False for that of a folder."""
+    """Return True for the address of an archive or a pattern of archives, False for that of a folder."""
     return ".tar" in address or address.endswith("}") or "*" in address
 
 
 def _matching(pattern: str) -> list[str]:
-    """Addresses that match; the folder is listed, which asks the server once for a thousand files or so."""
+    """Return the addresses that match. This lists the folder, with about one request per thousand files."""
     with explained_read_errors(pattern):
         import fsspec
 
@@ -167,15 +171,16 @@ def _base(path: str) -> str:
 
 
 def index_archive(path: str, endings: Sequence[str], keys: Sequence[str], is_drawn: bool) -> pa.Table:
-    """The pairs of one archive; a sample whose caption is a list is one pair for each.
+    """Return the pairs of an archive. If the caption of a sample is a list, each caption is a pair.
 
     Args:
-        endings: Of images.
-        keys: Of captions (see USUAL_CAPTIONS): the first that the sample has, or where one is drawn, a column each.
+        endings: File extensions of images.
+        keys: Keys of captions, see USUAL_CAPTIONS. The first that the sample has is used.
+        is_drawn: True to keep a column for each key instead, from which training draws.
 
     Returns:
-        Columns image, offset, num_bytes, image_id, caption_id (null where the sample has none), caption_0, ...; in its
-        metadata the number of samples that are left out, by reason, and what cannot be read.
+        A table with the columns image, offset, num_bytes, image_id, caption_id (null if the sample has none),
+        caption_0, .... Its metadata hold the number of skipped samples by reason, and the unreadable parts.
     """
     num_columns = len(keys) if is_drawn else 1
     rows: list[tuple[Any, ...]] = []
@@ -221,7 +226,7 @@ def index_archive(path: str, endings: Sequence[str], keys: Sequence[str], is_dra
 
 
 def _samples(members: Iterator[Member]) -> Iterator[dict[str, Member]]:
-    """The files of each sample by ending. The name of a sample ends at the first dot behind the last slash."""
+    """Yield the files of each sample by extension. The name of a sample ends at the first dot after the last slash."""
 
     def stem(member: Member) -> str:
         folder, slash, name = member.name.rpartition("/")
@@ -245,7 +250,7 @@ def _caption(file: Any, files: dict[str, Member], about: dict[str, Any], key: st
 def _pairs(
     texts: list[Any], caption_ids: Any, path: str, image: Member
 ) -> Iterator[tuple[int | None, tuple[str | None, ...]]]:
-    """(caption_id, a text for each column) of the pairs of a sample."""
+    """Yield (caption_id, a text for each column) for the pairs of a sample."""
     if len(texts) == 1 and isinstance(texts[0], list):
         ids = caption_ids if isinstance(caption_ids, list) else [None] * len(texts[0])
         for caption_id, text in zip(ids, texts[0], strict=False):
@@ -254,7 +259,7 @@ def _pairs(
     if any(isinstance(text, list) for text in texts):
         raise DataError(
             f"{path}: {image.name} has a list of captions under one of several caption keys\n"
-            "  give a single caption_key: then each caption of the list is a pair of its own"
+            "  give a single caption_key: then each caption of the list becomes a pair"
         )
     yield caption_ids, tuple(None if text is None else str(text) for text in texts)
 

@@ -1,4 +1,4 @@
-"""The towers of the model: ours, and those of other libraries, behind two interfaces.
+"""Interfaces of image towers and text towers, and our own towers.
 
 Dimensions: B images or captions, T tokens, D width of the tower.
 """
@@ -15,18 +15,18 @@ from pretrainkit.recipes.clip.config import TextTransformerConfig, VitConfig
 from pretrainkit.recipes.clip.presets import HALF
 
 Color = tuple[float, float, float]
-"""Red, green, blue."""
+"""Values of red, green and blue."""
 
 
 class Tower(nn.Module):
     """An encoder of images or of captions."""
 
     width: int
-    """D."""
+    """Width of the features, D."""
     encoder: Any
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
+        """Return the submodules to compile, shard and recompute one by one."""
         return self.encoder.blocks()
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
@@ -34,18 +34,19 @@ class Tower(nn.Module):
 
 
 class ImageTower(Tower):
-    """forward: normalized pixels (B, 3, H, W) to (B, D)."""
+    """Encoder of images. `forward` maps normalized pixels (B, 3, H, W) to features (B, D)."""
 
     mean_and_deviation: tuple[Color, Color]
-    """Mean and deviation of pixels in [0, 1] that the encoder was trained with."""
+    """Mean and deviation of pixels in [0, 1] in the training of the encoder."""
 
 
 class TextTower(Tower):
-    """forward: int ids (B, T) and the numbers of real tokens (B,), None where all are, to (B, D)."""
+    """Encoder of captions. `forward` maps integer ids (B, T) and numbers of real tokens (B,) (None: all are real) to
+    features (B, D)."""
 
 
 class OwnImageTower(ImageTower):
-    """`VisionTransformer`."""
+    """Image tower with our `VisionTransformer`."""
 
     mean_and_deviation = HALF  # pixels in [0, 1] to [-1, 1]
 
@@ -65,23 +66,23 @@ class OwnImageTower(ImageTower):
 
 
 class OwnTextTower(TextTower):
-    """`TextTransformer`."""
+    """Text tower with our `TextTransformer`."""
 
     def __init__(self, config: TextTransformerConfig) -> None:
         super().__init__()
         if config.vocab_size is None:
-            raise ValueError("model.text.vocab_size is not known: bind the config to its data, or set it")
+            raise ValueError("model.text.vocab_size is unknown: bind the config to its data, or set it")
         self.width, shared = config.hidden_size, _shared("text", config)
         shared |= {"vocab_size": config.vocab_size, "max_positions": config.max_positions}
         self.encoder = built(lambda: TextTransformer(is_causal=config.causal, **shared), TextTransformer.initialise)
 
 
 def _shared(name: str, config: VitConfig | TextTransformerConfig) -> dict[str, Any]:
-    """The arguments that both transformers take."""
+    """Return the arguments of both transformers."""
     if config.hidden_size % config.num_heads:
         raise ConfigError(
             f"model.{name}.hidden_size={config.hidden_size} is not a multiple of "
-            f"model.{name}.num_heads={config.num_heads}\n  a head of 64 is usual: "
+            f"model.{name}.num_heads={config.num_heads}\n  use heads of width 64: "
             f"model.{name}.num_heads={max(1, config.hidden_size // 64)}"
         )
     return {
