@@ -134,4 +134,4 @@ def test_packing_names_what_is_bad_and_leaves_nothing_behind(cli, pairs, tmp_pat
 def test_what_is_no_set_is_refused(cli, tmp_path):
     result = cli("data", "check", tmp_path)
     assert result.code == 2
-    assert "is no set of image-text pairs" in result.err
+    assert "is not a set of image-text pairs" in result.err
