@@ -48,6 +48,6 @@ def test_a_slow_training_is_waited_for_while_it_goes_on(tmp_path, monkeypatch):
 
 def test_a_training_that_stands_still_ends_the_demo(tmp_path, monkeypatch):
     training = Training(last=3)
-    with pytest.raises(RunError, match="stands still after step 3 for 600 seconds"):
+    with pytest.raises(RunError, match="made no progress after step 3 for 600 seconds"):
         until_killed(training, monkeypatch, tmp_path)
     assert training.was_killed

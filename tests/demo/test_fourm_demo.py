@@ -9,13 +9,13 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.demo.fourm import CONFIG, NUM_CODES, TOKENIZERS
-from pretrainkit.demo.rooms import COLORS, KINDS, VIEWS, draw_room, paint, write_rooms
+from pretrainkit.demo.rooms import COLORS, KINDS, VIEWS, draw_scene, paint, write_rooms
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_views_of_a_room_agree(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    room = draw_room(rng)
+    room = draw_scene(rng)
     rgb, depth, classes = paint(room, 64, rng)
     is_floor = classes == 0
     assert (np.diff(depth, axis=0)[is_floor[1:] & is_floor[:-1]] <= 0).all()  # what is lower is nearer
@@ -48,7 +48,7 @@ def test_rooms_are_a_function_of_the_seed(tmp_path: Path) -> None:
 
 def test_boxes_take_few_different_numbers() -> None:
     rng = np.random.default_rng(0)
-    edges = [edge for _ in range(50) for thing in draw_room(rng).things for edge in thing.box]
+    edges = [edge for _ in range(50) for thing in draw_scene(rng).things for edge in thing.box]
     assert len(set(edges)) <= 33
     assert all(0 <= edge <= 1 for edge in edges)
 

@@ -35,7 +35,7 @@ def test_names_come_from_folders_or_a_file(flowers, tmp_path):
     with pytest.raises(DataError, match="no name for sun_flower"):
         class_names(found, path)
     path.write_text("[]")
-    with pytest.raises(DataError, match="does not hold class names"):
+    with pytest.raises(DataError, match="does not contain class names"):
         class_names(found, path)
     with pytest.raises(DataError, match="cannot read class names"):
         class_names(found, tmp_path / "nowhere.json")
@@ -43,9 +43,9 @@ def test_names_come_from_folders_or_a_file(flowers, tmp_path):
 
 def test_folders_without_images_are_refused(flowers, tmp_path):
     (flowers / "tulip").mkdir()
-    with pytest.raises(DataError, match="tulip holds no image"):
+    with pytest.raises(DataError, match="tulip contains no image"):
         class_folders(flowers)
-    with pytest.raises(DataError, match="has no folder in it"):
+    with pytest.raises(DataError, match="has no subfolders"):
         class_folders(flowers / "tulip")
     for reader in (class_folders, image_files):
         with pytest.raises(DataError, match="there is no folder"):

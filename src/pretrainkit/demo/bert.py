@@ -1,4 +1,4 @@
-"""The BERT demo: from prose that every machine with Python has to a trained, evaluated, exported tiny model."""
+"""The BERT demo: train, evaluate and export a tiny model with the prose of the Python installation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +18,9 @@ MASKED_IN_PYTHON = [
 
 
 def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[str, Any]:
-    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-    `text` are the user's own files; none: prose of the Python installation."""
+    """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers.
+
+    `text`: the user's own files; if empty, the prose of the Python installation is used."""
     walk = Walk(folder, 8)
     walk.chapter("Text", "real English prose" if not text else "your files")
     inputs = _inputs(text, folder / "text.jsonl")
@@ -31,7 +32,7 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
     shards = folder / "corpus" / "train" / "*.jsonl"
     pretrainkit("corpus", "count-words", shards, "--out", folder / "words.tsv")
     with open(folder / "words.tsv", encoding="utf-8") as file:
-        vocab_size = min(VOCAB_SIZE, 512 + sum(1 for _ in file) // 4)  # little text has few pieces
+        vocab_size = min(VOCAB_SIZE, 512 + sum(1 for _ in file) // 4)  # little text allows only a small vocabulary
     pretrainkit(
         *("tokenizer", "train", folder / "words.tsv", "--vocab-size", vocab_size),
         *("--sentences-from", shards, "--out", folder / "tokenizer"),
@@ -56,7 +57,7 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
     prompts = MASKED_IN_ENGLISH if text else MASKED_IN_PYTHON
     for prompt, answers in _fill_with_transformers(folder / "export", prompts):
         print(f"  {prompt}\n    {', '.join(answers)}")
-    print("  and the same by ourselves:")
+    print("  and the same with pretrainkit:")
     pretrainkit("generate", run, prompts[0])
 
     walk.chapter("Report", "one HTML page")
@@ -80,7 +81,8 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
 
 
 def _inputs(text: Sequence[Path], target: Path) -> list[str]:
-    """What `corpus shards` reads: corpus files as they are, plain text or Python's prose as JSON lines in `target`."""
+    """Return the inputs of `corpus shards`: corpus files unchanged, and plain text or Python's prose, which is written
+    to `target` as JSON lines."""
     ready = [path for path in text if path.name.endswith(CORPUS_SUFFIXES)]
     plain = [path for path in text if path not in ready]
     if plain:
@@ -92,7 +94,7 @@ def _inputs(text: Sequence[Path], target: Path) -> list[str]:
 
 
 def _fill_with_transformers(export: Path, prompts: list[str]) -> list[tuple[str, list[str]]]:
-    """Load the export as any user of transformers would, and fill in the masks."""
+    """Load the export with transformers like any user would, and fill in the masks."""
     transformers = quiet_transformers()
     print("  >>> pipeline('fill-mask', model=AutoModelForMaskedLM.from_pretrained(EXPORT), tokenizer=…)")
     fill = transformers.pipeline(

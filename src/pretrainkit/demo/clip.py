@@ -1,4 +1,4 @@
-"""The CLIP demo: from a generated set of images and captions to retrieval, with every idea of ZeroVL switched on."""
+"""The CLIP demo: train on generated images and captions for retrieval, with all techniques of ZeroVL."""
 
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers, read_js
 
 NUM_TRAIN = 1300
 NUM_VALID = 100
-"""Images of each of the two sets."""
+"""Number of images in each of the two sets, for training and held out."""
 SIDE = 48
 BATCH_SIZE, MICROBATCH_SIZE = 128, 64
 TOKENIZER_SETTINGS = ("--kind", "wordpiece", "--vocab-size", "140")
-"""Nearly all 40 words are one piece each. (Of the 318 pieces of a unigram vocabulary 256 would be bytes.)"""
+"""With these, nearly all 40 words are single pieces. (Of a unigram vocabulary's 318 pieces, 256 would be bytes.)"""
 PROMPTS = [
     "a big red circle at the top of a grey ground",
     "a small blue ring above a big yellow square on a pink ground",
@@ -20,7 +20,7 @@ PROMPTS = [
 
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
+    """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers."""
     walk = Walk(folder, 7)
     walk.chapter("Pairs", "two generated sets, one shape and two shapes, with two captions for each image")
     sizes = write_sets(folder / "sets", num_train=NUM_TRAIN, num_valid=NUM_VALID, side=SIDE, seed=0)
@@ -52,7 +52,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     walk.chapter("Evaluation", "retrieval in both directions among the held-out pairs")
     pretrainkit("evaluate", run)
 
-    walk.chapter("Search", "the held-out images that fit a caption of your own best")
+    walk.chapter("Search", "the held-out images that fit a caption best")
     for prompt, images in zip(PROMPTS, sets, strict=True):
         pretrainkit("generate", run, prompt, "--images", images / "valid", "--top", 3)
 
@@ -65,7 +65,11 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     walk.chapter("Report", "one HTML page, with retrieved pairs as pictures")
     walk.report(run)
     summary = read_json(run / "summary.json")
-    scores = {name: summary[f"valid_{name}"] for one in sizes for name in (f"{one}_I2T-R@1", f"{one}_T2I-R@1")}
+    scores = {
+        name: summary[f"valid_{name}"]
+        for name_of_set in sizes
+        for name in (f"{name_of_set}_I2T-R@1", f"{name_of_set}_T2I-R@1")
+    }
     result = walk.numbers(**scores)
     print(f"\n  Done in {walk.seconds / 60:.1f} minutes. Held-out retrieval, among {NUM_VALID} images of each set:")
     for name, value in scores.items():
@@ -77,7 +81,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
 
 def ask_transformers(export: Path, images: Path, prompt: str) -> str:
-    """The file name of the image that fits `prompt` best, as any user of transformers would find it."""
+    """Return the file name of the image that fits `prompt` best, computed with transformers."""
     import torch
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The 4M demo: from generated photographs, depth, classes, captions and boxes to any of them from any other."""
+"""The 4M demo: train on generated scenes in five views, and generate any view from any other."""
 
 import json
 from pathlib import Path
@@ -15,10 +15,10 @@ from pretrainkit.images.pillow import thumbnail
 NUM_TRAIN, NUM_VALID = 2000, 64
 TRAIN_SEED, VALID_SEED = 1, 2
 VOCAB_SIZE = 4128
-"""4 control tokens, 50 sentinels, 4 000 numbers, 3 classes, 71 letters and words."""
+"""Size of the text vocabulary: 4 control tokens, 50 sentinels, 4 000 numbers, 3 classes, 71 letters and words."""
 NUM_CODES = 256
 TOKENIZERS = {"rgb": ("l1", 200), "depth": ("smooth_l1", 120)}
-"""By domain, the loss and the optimizer updates of its image tokenizer."""
+"""Loss and number of optimizer updates of each domain's image tokenizer."""
 CODER = "{kind: vit, hidden_size: 64, num_layers: 2, num_heads: 2}"
 WHOLE = "data.crop={scale: [1, 1], ratio: [1, 1], flip: 0}"
 CONFIG = f"""\
@@ -42,20 +42,20 @@ optimizer: {{name: muon, momentum: 0.95, peak_lr: 6.0e-3}}
 schedule: {{num_warmup_steps: 20}}
 precision: {{compute: float32}}
 """
-"""Config of the run: fewer and narrower layers than fourm/tiny, and images of the two tokenizers."""
+"""Config of the run: fewer and narrower layers than fourm/tiny, and modalities for the two image tokenizers."""
 NUM_SHOWN = 8
 PROMPT = "a red ball left of a blue cone in a grey room"
 
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
+    """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers."""
     walk = Walk(folder, 7)
-    walk.chapter("Scenes", "each as photograph, depth, classes, caption and boxes, a file in a folder of its own")
+    walk.chapter("Scenes", "each as photograph, depth, classes, caption and boxes, with a folder for each view")
     captions = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED)
     write_rooms(folder / "valid", NUM_VALID, VALID_SEED)
     print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {captions[0]}; {NUM_VALID} are held out")
 
-    walk.chapter("Vocabulary", "words of captions, numbers of boxes, sentinels for what is missing")
+    walk.chapter("Vocabulary", "words of captions, numbers of boxes, sentinels for masked spans")
     (folder / "captions.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
     (folder / "classes.txt").write_text("\n".join(KINDS) + "\n", encoding="utf-8")
     pretrainkit("corpus", "count-words", folder / "captions.txt", "--out", folder / "words.tsv")
@@ -64,7 +64,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         *("--classes", folder / "classes.txt", "--vocab-size", VOCAB_SIZE, "--out", folder / "words"),
     )
 
-    walk.chapter("Image tokenizers", f"64 codes of {NUM_CODES} for a photograph, and for its depth")
+    walk.chapter("Image tokenizers", f"64 tokens of {NUM_CODES} codes for a photograph, and for its depth")
     pictures = []
     for domain, (loss, num) in TOKENIZERS.items():
         pretrainkit(
@@ -80,7 +80,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
     (folder / "fourm.yaml").write_text(CONFIG, encoding="utf-8")
     run = walk.train(
-        *("Pretraining", f"a small fourm/tiny predicts some tokens of all views from others, {num_steps} steps"),
+        *("Pretraining", f"a small fourm/tiny predicts some tokens of all views from other tokens, {num_steps} steps"),
         *(folder / "fourm.yaml", f"data.train={folder}/train", f"data.valid={folder}/valid"),
         *(f"data.tokenizer={folder}/words", WHOLE, "data.batch_size=24", "log.every_steps=10"),
         *(f"evaluate.every_steps={num_steps}", "evaluate.num_examples=64"),
@@ -90,28 +90,28 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         shown=f"  {folder / 'fourm.yaml'}:\n\n{indent(CONFIG, '    ')}\n",
     )
 
-    walk.chapter("From photographs", "depth, classes, caption and boxes of held-out scenes, beside the truth")
-    seen = folder / "from-photographs"
+    walk.chapter("From photographs", "depth, classes, caption and boxes of held-out scenes, compared with the truth")
+    from_photographs = folder / "from-photographs"
     pretrainkit(
         *("generate", run, "--from", "rgb", "--from-data", NUM_VALID, "--to", "depth,seg,caption,det"),
         *("--temperature", 0, "--set", "depth.num_steps=1", "--set", "seg.num_steps=1"),
-        *("--tokenizer", "=".join(map(str, pictures[1])), "--out", seen),
+        *("--tokenizer", "=".join(map(str, pictures[1])), "--out", from_photographs),
     )
 
-    walk.chapter("From a caption", "a scene of your own: first its depth, then its classes, then its photograph")
-    imagined = folder / "from-a-caption"
+    walk.chapter("From a caption", "a new scene: first its depth, then its classes, then its photograph")
+    from_caption = folder / "from-a-caption"
     pretrainkit(
         *("generate", run, PROMPT, "--to", "depth,seg,tok_rgb", "--num", 4, "--set", "grow_conditions=true"),
         *("--temperature", 0.7, "--set", "tok_rgb.guidance=2"),
         *(word for pair in pictures for word in ("--tokenizer", "=".join(map(str, pair)))),
-        *("--out", imagined),
+        *("--out", from_caption),
     )
 
-    walk.chapter("Report", "one HTML page: losses of every modality, and views made from others")
+    walk.chapter("Report", "one HTML page: losses of every modality, and generated views")
     _show_generated(run, folder)
     walk.report(run)
-    found = read_json(folder / "from-photographs" / "generation.json")["summary"]
-    classes, caption, boxes = (found[name] for name in ("seg@64", "caption", "det"))
+    summary = read_json(folder / "from-photographs" / "generation.json")["summary"]
+    classes, caption, boxes = (summary[name] for name in ("seg@64", "caption", "det"))
     depth_error, mean_depth_error = _depth_errors(folder)
     result = walk.numbers(
         depth_error=depth_error,
@@ -126,33 +126,33 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         guessed_box_iou_of_any_class=boxes["guessed_iou_of_any_class"],
     )
     print(f"\n  Done in {walk.seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
-    told = {"error of depth, deviations": f"{depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})"}
-    for what, share, guess, guessed_share in (
-        ("right class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
-        ("words of the caption", caption["words"], "one", caption["guessed_words"]),
+    rows = {"depth error, deviations": f"{depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})"}
+    for label, share, guess, guessed_share in (
+        ("correct class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
+        ("correct words of captions", caption["words"], "one", caption["guessed_words"]),
         ("overlap of boxes (IoU)", boxes["iou_of_any_class"], "some", boxes["guessed_iou_of_any_class"]),
         ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
     ):
-        told[what] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
+        rows[label] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
     places = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
-    walk.tell(told, places, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
+    walk.tell(rows, places, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
     return result
 
 
 def _show_generated(run: Path, folder: Path) -> None:
-    """The samples of the report: what was just generated, with the image tokenizers' pictures, and the truth."""
+    """Write the samples of the report: generated views of held-out photographs, and the true ones."""
     rows = []
     for number in range(NUM_SHOWN):
-        made, name = folder / "from-photographs" / f"{number:05}", f"{number:05}.png"
+        generated, name = folder / "from-photographs" / f"{number:05}", f"{number:05}.png"
         valid, caption = folder / "valid", folder / "valid" / "caption" / f"{number:05}.txt"
         rows.append(
             {
                 "photograph": [_picture(valid / "rgb" / name)],
-                "depth": [_picture(made / "tok_depth@64.png")],
+                "depth": [_picture(generated / "tok_depth@64.png")],
                 "true depth": [_picture(valid / "depth" / name)],
-                "classes": [_picture(made / "seg@64.png")],
+                "classes": [_picture(generated / "seg@64.png")],
                 "true classes": [_picture(valid / "seg" / name)],
-                "caption": [{"text": read_json(made / "caption.json")}],
+                "caption": [{"text": read_json(generated / "caption.json")}],
                 "true caption": [{"text": caption.read_text(encoding="utf-8")}],
             }
         )
@@ -160,7 +160,7 @@ def _show_generated(run: Path, folder: Path) -> None:
 
 
 def _picture(path: Path) -> dict[str, str]:
-    """A file for the report: colours as they are, each class in a grey of its own, depth from near, bright, to far."""
+    """Return a picture for the report: colours unchanged, each class in a different grey, near depth bright."""
     pixels = _read(path)
     if pixels.ndim == 2:
         flat = pixels.astype(np.float64)
@@ -178,15 +178,15 @@ def _read(path: Path) -> NDArray[Any]:
 
 
 def _depth_errors(folder: Path) -> tuple[float, float]:
-    """Mean distance to the true depth of held-out scenes, in deviations: of what was generated, and of the mean depth
-    of the training scenes. Depth has no scale here: each picture has mean 0 and deviation 1."""
+    """Return the mean absolute errors of the depth of held-out scenes: of the generated depth, and of the mean depth of
+    the training scenes. Each depth image is first standardized to mean 0 and deviation 1."""
     mean_depth = _level(np.mean([_read(path) for path in sorted((folder / "train" / "depth").iterdir())], axis=0))
-    found = []
+    errors = []
     for number in range(NUM_VALID):
         truth = _level(_read(folder / "valid" / "depth" / f"{number:05}.png"))
-        made = _level(_read(folder / "from-photographs" / f"{number:05}" / "tok_depth@64.png"))
-        found.append((np.abs(made - truth).mean(), np.abs(mean_depth - truth).mean()))
-    error, guessed = np.mean(found, axis=0).tolist()
+        generated = _level(_read(folder / "from-photographs" / f"{number:05}" / "tok_depth@64.png"))
+        errors.append((np.abs(generated - truth).mean(), np.abs(mean_depth - truth).mean()))
+    error, guessed = np.mean(errors, axis=0).tolist()
     return error, guessed
 
 

@@ -1,6 +1,6 @@
-"""A text-to-text task of its own: which part of Python is this paragraph about?
+"""A custom text-to-text task: which part of Python is this paragraph about?
 
-Made by `pretrainkit demo t5`. Your tasks can look like this: docs/tasks.md says what else there is.
+Created by `pretrainkit demo t5`. You can write your own tasks like this: see docs/tasks.md.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ FEATURES = {"inputs": Feature(VOCABULARY), "targets": Feature(VOCABULARY)}
 
 
 def accuracy(targets, predictions):
-    """Percent of the predicted texts that are the true ones."""
+    """Percentage of predicted texts that equal the true ones."""
     return {"accuracy": 100 * sum(t == p for t, p in zip(targets, predictions)) / len(targets)}
 
 

@@ -1,4 +1,4 @@
-"""The PIXEL demo: text is drawn, a model learns to draw what is hidden, and then to name parts of speech."""
+"""The PIXEL demo: render text, train a model to reconstruct hidden parts of it, and fine-tune it on parts of speech."""
 
 from collections import Counter
 from itertools import islice
@@ -15,7 +15,7 @@ from pretrainkit.rendering.fonts import installed_font
 NUM_PARAGRAPHS = 900
 MAX_PATCHES = 48
 NUM_TAGGED, NUM_HELD_OUT = 300, 200
-"""Sentences with parts of speech: to train on, and to be asked about."""
+"""Numbers of sentences with parts of speech, for training and held out."""
 TEXT_SEED, TRAIN_SEED, HELD_OUT_SEED = 1, 2, 3
 SCRIPTS = {
     "Latin": "All human beings are born free and equal in dignity and rights.",
@@ -24,16 +24,19 @@ SCRIPTS = {
     "Armenian": "Բոլոր մարդիկ ծնվում են ազատ ու հավասար իրենց արժանապատվությամբ ու իրավունքներով։",
     "Georgian": "ყველა ადამიანი იბადება თავისუფალი და თანასწორი თავისი ღირსებითა და უფლებებით.",
 }
-"""The first words of the Universal Declaration of Human Rights, as a font without shaping can draw them."""
+"""The first words of the Universal Declaration of Human Rights, in scripts that need no shaping."""
 
 
 def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str, Any]:
-    """Run the demo into `folder`, which is replaced when it holds an earlier one; return its headline numbers.
-    `num_steps` are optimizer updates of pretraining, `font` is the file of a font; None: DejaVu Sans Mono of the
-    package matplotlib. Raises InputError where there is none."""
+    """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers.
+
+    Args:
+        num_steps: Number of optimizer updates of pretraining.
+        font: Font file; None: DejaVu Sans Mono of the package matplotlib. Raises InputError if there is none.
+    """
     font = font or default_font()
     walk = Walk(folder, 6)
-    walk.chapter("Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
+    walk.chapter("Text", "sentences of a small grammar, and a renderer that starts a new patch for each word")
     write_json_lines(folder / "text.jsonl", ({"text": text} for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS)))
     first = as_text(next(sentences(TEXT_SEED)))
     print(f"  {folder / 'text.jsonl'}: {NUM_PARAGRAPHS} paragraphs, such as: {first}")
@@ -46,7 +49,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
     )
 
     run = walk.train(
-        *("Pretraining", f"pixel/tiny draws hidden squares again, {num_steps} steps"),
+        *("Pretraining", f"pixel/tiny learns to reconstruct hidden squares, {num_steps} steps"),
         *("pixel/tiny", f"data.train={folder}/rows/train", f"data.valid={folder}/rows/valid"),
         *(f"data.max_patches={MAX_PATCHES}", "log.every_steps=5"),
         *("evaluate.every_steps=100", "evaluate.num_examples=64"),
@@ -55,7 +58,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
         kill_after_step=225 if num_steps >= 300 else 125,
     )
 
-    walk.chapter("Report", "one HTML page: hidden and drawn text, after each evaluation and at the end")
+    walk.chapter("Report", "one HTML page: masked and reconstructed text, after each evaluation and at the end")
     walk.report(run)
 
     walk.chapter("Task", f"the part of speech of each word, from {NUM_TAGGED} sentences")
@@ -79,10 +82,10 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
     )
     walk.tell(
         {
-            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of normalised pixels (the mean of "
+            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of standardized pixels (the mean of "
             f"each square: {result['blind_loss']:.3f})",
-            "parts of speech that are right": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new "
-            f"sentences (always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)",
+            "correct parts of speech": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new sentences "
+            f"(always the same: {guesses[0]:.1f} %, the most frequent of each word: {guesses[1]:.1f} %)",
         },
         {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
         "Your own text next: pretrainkit render, docs/rendering.md.",
@@ -91,18 +94,18 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
 
 
 def default_font() -> Path:
-    """Return DejaVu Sans Mono of the package matplotlib, which is not imported. Raises InputError where it is not
-    installed."""
+    """Return the file of DejaVu Sans Mono in the package matplotlib, without importing it. Raises InputError if it is
+    not installed."""
     if (path := installed_font()) is not None:
         return path
     raise InputError(
-        "the demo draws text, and there is no font: it takes DejaVu Sans Mono of the package matplotlib\n"
-        "  name a font of yours: pretrainkit demo pixel --font FILE.ttf, or: pip install 'pretrainkit[demo]'"
+        "the demo needs a font: DejaVu Sans Mono of the package matplotlib is not installed\n"
+        "  name a font: pretrainkit demo pixel --font FILE.ttf, or: pip install 'pretrainkit[demo]'"
     )
 
 
 def write_renderer(font: Path, folder: Path) -> None:
-    """The renderer of the demo in `folder`, and `scripts.png`, lines of several scripts that it draws."""
+    """Write the renderer of the demo to `folder`, and `scripts.png` with text in several scripts."""
     pillow = import_optional("PIL.Image", "vision", "a picture of text", package="pillow")
     from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
 
@@ -115,23 +118,26 @@ def write_renderer(font: Path, folder: Path) -> None:
 
 
 def write_task(folder: Path) -> tuple[float, float]:
-    """Write `train.jsonl` and `validation.jsonl` of rows {"words", "tags"} into the new folder. Return per cent of
-    held-out words that have the tag most frequent in training, and of those that have the tag that their own form has
-    most often there."""
+    """Write `train.jsonl` and `validation.jsonl` with rows {"words", "tags"} to a new folder.
+
+    Return two baseline accuracies on the held-out words, in percent: always the most frequent tag of the training
+    words, and the most frequent tag of the same word in training."""
     train = list(islice(sentences(TRAIN_SEED), NUM_TAGGED))
     known = {tuple(sentence) for sentence in train}
-    held_out = list(islice((one for one in sentences(HELD_OUT_SEED) if tuple(one) not in known), NUM_HELD_OUT))
+    held_out = list(
+        islice((sentence for sentence in sentences(HELD_OUT_SEED) if tuple(sentence) not in known), NUM_HELD_OUT)
+    )
     folder.mkdir()
     for name, chosen in (("train", train), ("validation", held_out)):
         columns = (zip(*sentence, strict=True) for sentence in chosen)
         write_json_lines(folder / f"{name}.jsonl", ({"words": words, "tags": tags} for words, tags in columns))
     pairs = [pair for sentence in train for pair in sentence]
-    commonest = Counter(tag for _, tag in pairs).most_common(1)[0][0]
+    most_frequent = Counter(tag for _, tag in pairs).most_common(1)[0][0]
     by_form: dict[str, Counter[str]] = {}
     for word, tag in pairs:
         by_form.setdefault(word, Counter())[tag] += 1
-    asked = [pair for sentence in held_out for pair in sentence]
-    guesses = [by_form[word].most_common(1)[0][0] if word in by_form else commonest for word, _ in asked]
-    right = sum(guess == tag for guess, (_, tag) in zip(guesses, asked, strict=True))
-    share = sum(tag == commonest for _, tag in asked)
-    return 100 * share / len(asked), 100 * right / len(asked)
+    held_out_pairs = [pair for sentence in held_out for pair in sentence]
+    guesses = [by_form[word].most_common(1)[0][0] if word in by_form else most_frequent for word, _ in held_out_pairs]
+    num_correct = sum(guess == tag for guess, (_, tag) in zip(guesses, held_out_pairs, strict=True))
+    num_most_frequent = sum(tag == most_frequent for _, tag in held_out_pairs)
+    return 100 * num_most_frequent / len(held_out_pairs), 100 * num_correct / len(held_out_pairs)

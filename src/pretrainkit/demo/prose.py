@@ -1,7 +1,7 @@
-"""English prose that is on every machine with Python: its language reference and the standard library's docstrings.
+"""English prose of every Python installation: the language reference and the docstrings of the standard library.
 
-The language reference is `pydoc_data.topics`; docstrings are read from the source files without importing them.
-Examples, signatures and tables are left out paragraph by paragraph, so that what remains reads as sentences.
+The language reference is `pydoc_data.topics`. Docstrings are read from source files without importing them. Paragraphs
+that are examples, signatures or tables are left out.
 """
 
 import ast
@@ -19,15 +19,15 @@ SKIPPED_FOLDERS = {
 }
 DOCUMENT_CHARACTERS = 5_000
 MIN_BYTES = 200_000
-"""Least text of a demo."""
+"""Minimum size of the text of a demo in bytes."""
 MIN_WORDS = 4
-"""Least words of a paragraph; shorter ones are headings and signatures."""
+"""Minimum number of words of a paragraph. Shorter paragraphs are headings and signatures."""
 MIN_LETTER_SHARE = 0.75
-"""Letters and blanks of a paragraph; code and tables have less."""
+"""Minimum share of letters and blanks in a paragraph. Code and tables have less."""
 
 
 def standard_library_documents() -> Iterator[tuple[str, str]]:
-    """(name, text) of every topic of the language reference and every module with documentation."""
+    """Yield (name, text) of every topic of the language reference and every module with docstrings."""
     from pydoc_data.topics import topics
 
     for name, text in sorted(topics.items()):
@@ -43,9 +43,9 @@ def standard_library_documents() -> Iterator[tuple[str, str]]:
 
 
 def plain_text_documents(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of about DOCUMENT_CHARACTERS of a text file each: whole paragraphs, which end at blank lines,
-    each on one line. So a single book becomes many documents, of which some can be held out. Raises DataError where the
-    file cannot be read, or is not UTF-8."""
+    """Divide a text file into documents of about DOCUMENT_CHARACTERS, and yield (name, text) of each. Documents consist
+    of whole paragraphs, each on one line; paragraphs are separated by blank lines. So some documents of a single book
+    can be held out. Raises DataError if the file cannot be read or is not UTF-8."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -63,7 +63,7 @@ def plain_text_documents(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of a documentation text that are prose, each on one line, without markup."""
+    """Yield the paragraphs of a documentation text that are prose, each on one line, without markup."""
     for block in re.split(r"\n\s*\n", text):
         lines = block.strip("\n").split("\n")
         if any(re.match(r"\s*(>>>|\.\.\.|[|+=*#~^-]{2,}|\$ )", line) for line in lines):
@@ -77,10 +77,10 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    """The docstrings of a module in source order; nothing for a file that this Python cannot parse."""
+    """Yield the docstrings of a module. Yield nothing for a file that this version of Python cannot parse."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in other people's strings
+            warnings.simplefilter("ignore")  # warnings about invalid escapes in strings
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return
@@ -90,7 +90,7 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str) -> None:
-    """Write (source, text) pairs as JSON lines and say how much it is. Raises DataError for less than MIN_BYTES."""
+    """Write (source, text) pairs as JSON lines, and print their size. Raises DataError for less than MIN_BYTES."""
     num_documents = num_bytes = 0
     with open(path, "w", encoding="utf-8") as file:
         for name, text in documents:
@@ -99,7 +99,7 @@ def write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str)
             num_bytes += len(text.encode())
     if num_bytes < MIN_BYTES:
         raise DataError(
-            f"{what}: only {num_bytes:,} bytes of text; the demo needs {MIN_BYTES:,} to learn anything from\n"
-            "  give more text of your own: pretrainkit demo --text FILE..."
+            f"{what}: there are only {num_bytes:,} bytes of text, but the demo needs {MIN_BYTES:,}\n"
+            "  give more text: pretrainkit demo --text FILE..."
         )
     print(f"  {path}: {num_documents} documents, {num_bytes / 1e6:.1f} MB: {what}")

@@ -1,7 +1,7 @@
-"""Sentences of a small grammar, with the part of speech of each word: text that a tiny model learns to read in minutes.
+"""Sentences of a small grammar, with the part of speech of each word. A tiny model can learn them in minutes.
 
-A verb agrees with its subject and is of the kind that its sentence needs, and some words are nouns here and verbs there
-("the dogs watch", "a watch"), so that what is hidden follows from what is around it, and a tag from its neighbours.
+Verbs agree with their subjects and are transitive only before an object. Some words can be nouns or verbs ("the dogs
+watch", "a watch"). So hidden words can be inferred from their context, and tags need the context, too.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Tagged = list[tuple[str, str]]
 """Words with their tags."""
 
 TAGS = ("DET", "ADJ", "NOUN", "VERB", "ADV", "ADP", "CCONJ", "PUNCT")
-"""As in Universal Dependencies."""
+"""Parts of speech of Universal Dependencies."""
 
 _NOUNS = (
     *("dog", "cat", "bird", "horse", "farmer", "teacher", "king", "sailor", "child", "stone", "river", "garden"),
@@ -29,7 +29,7 @@ _PAST = {"sleep": "slept", "carry": "carried", "paint": "painted", "light": "lit
 
 
 def sentences(seed: int) -> Iterator[Tagged]:
-    """Endlessly many, the same for a seed."""
+    """Yield an infinite sequence of sentences, which depends only on the seed."""
     rng = np.random.default_rng(seed)
     while True:
         first = _clause(rng)
@@ -40,14 +40,14 @@ def sentences(seed: int) -> Iterator[Tagged]:
 
 
 def paragraphs(seed: int, num: int, num_sentences: int = 12) -> Iterator[str]:
-    """Running text of so many sentences each."""
+    """Yield `num` paragraphs of `num_sentences` sentences each."""
     source = sentences(seed)
     for _ in range(num):
         yield " ".join(as_text(sentence) for sentence in islice(source, num_sentences))
 
 
 def as_text(sentence: Tagged) -> str:
-    """The words with spaces between them, but none before a full stop."""
+    """Join the words with spaces, without a space before a full stop."""
     return " ".join(word for word, _ in sentence).replace(" .", ".")
 
 

@@ -1,6 +1,6 @@
-"""A generated set of image-text pairs: simple shapes on a plain ground, with captions that say what there is to see.
+"""Generated image-text pairs: simple shapes on a plain background, with captions that describe them.
 
-Everything is a function of the seed. A held-out image never shows a scene of the training images.
+Everything is a function of the seed. Held-out images never show a scene of the training images.
 """
 
 import csv
@@ -22,9 +22,9 @@ COLORS = {
 GROUNDS = {"grey": (128, 128, 128), "pink": (244, 180, 200), "brown": (120, 80, 50), "cyan": (140, 220, 225)}
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "ring")
 SIZES = {"small": 0.16, "big": 0.3}
-"""Word to radius as a share of the image's side."""
+"""Word, to radius as a share of the image's height."""
 RELATIONS = {"above": (0, 1), "left of": (1, 0)}
-"""Word to the direction from the first shape to the second."""
+"""Word, to the direction from the first shape to the second."""
 PLACES = {"top": (0.5, 0.28), "bottom": (0.5, 0.72), "left side": (0.28, 0.5), "right side": (0.72, 0.5)}
 
 
@@ -33,13 +33,13 @@ class Scene:
     """The content of an image."""
 
     shapes: tuple[tuple[str, str, str], ...]
-    """Size, colour and kind of each, one or two."""
+    """Size, colour and kind of each of one or two shapes."""
     place: str
-    """Place of one shape; for two: how the first stands to the second."""
+    """Place of a single shape; for two shapes, the relation of the first to the second."""
     ground: str
 
     def captions(self) -> tuple[str, str]:
-        """Two ways to say it."""
+        """Return two captions of the scene."""
         named = [f"{size} {color} {kind}" for size, color, kind in self.shapes]
         if len(named) == 2:
             return (
@@ -53,7 +53,7 @@ class Scene:
 
 
 def draw_scene(rng: np.random.Generator, num_shapes: int) -> Scene:
-    """A random scene of one or two shapes; no shape has the colour of another one's."""
+    """Draw a random scene of one or two shapes with different colours."""
     colors = rng.permutation(list(COLORS))[:num_shapes]
     shapes = tuple((str(rng.choice(list(SIZES))), str(color), str(rng.choice(SHAPES))) for color in colors)
     place = str(rng.choice(list(RELATIONS if num_shapes == 2 else PLACES)))
@@ -61,8 +61,8 @@ def draw_scene(rng: np.random.Generator, num_shapes: int) -> Scene:
 
 
 def write_sets(folder: Path, *, num_train: int, num_valid: int, side: int, seed: int) -> dict[str, int]:
-    """Write two sets, `single` (one shape) and `pairs` (two), in ZeroVL's layout: annotations and images, of which
-    those to train on have two captions each. Return the number of training pairs by name of the set."""
+    """Write two data sets, `single` (one shape) and `pairs` (two shapes), in ZeroVL's layout of annotations and images.
+    Each image has two captions. Return the number of training pairs of each set."""
     sizes = {}
     for number, name in enumerate(("single", "pairs"), start=1):
         rng = np.random.default_rng((seed, number))
@@ -90,7 +90,7 @@ def _write_split(folder: Path, split: str, scenes: list[Scene], side: int, rng: 
 
 
 def _paint(scene: Scene, side: int, rng: np.random.Generator):
-    """Drawn four times as large and scaled down, so that edges are smooth; places vary by a few pixels."""
+    """Draw a scene four times as large and scale it down, so that edges are smooth. Positions vary by a few pixels."""
     from PIL import Image, ImageDraw
 
     large = 4 * side

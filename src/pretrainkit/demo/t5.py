@@ -1,4 +1,4 @@
-"""The T5 demo: span corruption on prose, then fine-tuning on a text-to-text task whose module lies beside this file."""
+"""The T5 demo: span corruption on prose, then fine-tuning on the text-to-text task of `part_of_python.py`."""
 
 import hashlib
 import shutil
@@ -13,38 +13,39 @@ from pretrainkit.errors import RunError
 
 VOCAB_SIZE = 2048
 NUM_PRETRAINING = 240
-"""Updates of pretraining."""
+"""Number of updates of pretraining."""
 TASK = "part_of_python"
 MODULE = Path(__file__).with_name("part_of_python.py")
-"""The module of the task; copied into the demo's folder."""
+"""The module of the task, which is copied to the demo's folder."""
 INPUT_LENGTH, TARGET_LENGTH = 80, 12
-"""Most tokens of a paragraph, whose rest is cut off, and of an answer; none is longer."""
+"""Maximum number of tokens of a paragraph, of which the rest is cut off, and of an answer; no answer is longer."""
 NUM_SHOWN, NUM_ASKED = 4, 16
-"""Held-out rows whose answers are printed, and that transformers is asked about."""
+"""Number of held-out rows whose answers are printed, and of those that are compared with transformers."""
 
 NUM_PARTS = 6
-"""The parts with most paragraphs: which they are differs between installations of Python."""
+"""Number of parts in the task: those with the most paragraphs, which depend on the version of Python."""
 MIN_CHARACTERS, MAX_CHARACTERS = 60, 300
-"""Length of a paragraph. Shorter ones could be about anything, longer ones are cut by the model."""
+"""Length of a paragraph. Shorter ones are too unspecific; longer ones would be cut by the model."""
 HELD_OUT_SHARE = 0.15
 
 
 class Rows(NamedTuple):
-    """Numbers of rows that were written, and the score of guessing the most frequent part."""
+    """Numbers of written rows, and the score of always guessing the most frequent part."""
 
     num_train: int
     num_held_out: int
     parts: list[str]
-    """From the most frequent to the least."""
+    """Parts from the most frequent to the least."""
     majority_percent: float
-    """Share of the held-out rows that are about the part most frequent in training."""
+    """Percentage of the held-out rows about the part that is most frequent in training."""
 
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-    `num_steps` are optimizer updates of fine-tuning."""
+    """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers.
+
+    `num_steps`: number of optimizer updates of fine-tuning."""
     walk = Walk(folder, 8)
-    walk.chapter("Text", "prose that is on every machine with Python, and rows of a task made of it")
+    walk.chapter("Text", "prose of the Python installation, and rows of a task made from it")
     write_documents(folder / "text.jsonl", standard_library_documents(), "Python's language reference and docstrings")
     rows = write_rows(folder / "task", standard_library_documents())
     print(
@@ -71,14 +72,14 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         *(f"num_steps={NUM_PRETRAINING}", "evaluate.every_steps=100", "--out", pretrained),
     )
 
-    walk.chapter("Task", "a Python module says what to read, how it becomes inputs and targets, how to judge answers")
+    walk.chapter("Task", "a Python module defines the source, how rows become inputs and targets, and the metric")
     module = folder / MODULE.name
     shutil.copyfile(MODULE, module)
-    print(f"  {module}: written by the demo; yours can look like it")
+    print(f"  {module}: written by the demo; your own module can look like it")
     pretrainkit("tasks", "show", TASK, "--num", 2, "--module", module)
 
     run = walk.train(
-        *("Fine-tuning", f"{num_steps} steps from the pretrained weights, judged by the accuracy of its answers"),
+        *("Fine-tuning", f"{num_steps} steps from the pretrained weights, evaluated by the accuracy of its answers"),
         *("t5/micro", f"data.task={TASK}", f"data.modules=[{module}]", f"init_from={pretrained}"),
         *(f"data.input_length={INPUT_LENGTH}", f"data.target_length={TARGET_LENGTH}", "model.dropout=0.1"),
         *("log.every_steps=5", "evaluate.every_steps=60", "evaluate.before_training=true"),
@@ -94,19 +95,19 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     for row, true in list(zip(rows_answered, truth, strict=True))[:: len(truth) // NUM_SHOWN][:NUM_SHOWN]:
         print(f"  {true['paragraph'][:90]}\n    {row['prediction']} (it is {true['part']})")
 
-    walk.chapter("Export", "to Hugging Face's format, asked the same by transformers")
+    walk.chapter("Export", "to Hugging Face's format; transformers must give the same answers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
-    asked = [f"part of python: {row['paragraph']}" for row in truth[:NUM_ASKED]]
-    theirs = ask_transformers(folder / "export", folder / "tokenizer", asked)
-    ours = [row["prediction"] for row in rows_answered[:NUM_ASKED]]
-    if theirs != ours:
-        raise RunError(f"transformers answers {theirs}, but we {ours}")
-    print(f"  all {NUM_ASKED} answers of T5ForConditionalGeneration.from_pretrained(EXPORT).generate() are ours")
+    questions = [f"part of python: {row['paragraph']}" for row in truth[:NUM_ASKED]]
+    answers_of_transformers = ask_transformers(folder / "export", folder / "tokenizer", questions)
+    own_answers = [row["prediction"] for row in rows_answered[:NUM_ASKED]]
+    if answers_of_transformers != own_answers:
+        raise RunError(f"transformers answers {answers_of_transformers}, but pretrainkit {own_answers}")
+    print(f"  all {NUM_ASKED} answers of T5ForConditionalGeneration.from_pretrained(EXPORT).generate() are the same")
 
     walk.chapter("Report", "one HTML page")
     walk.report(run)
     evaluations = read_json_lines(run / "eval.jsonl")
-    before, after = (evaluations[place][f"{TASK}/accuracy"] for place in (0, -1))
+    before, after = (evaluations[index][f"{TASK}/accuracy"] for index in (0, -1))
     pretraining = read_json(folder / "pretrained/summary.json")
     result = walk.numbers(
         span_corruption_loss=pretraining["valid_nll_per_target_token"],
@@ -120,7 +121,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         {
             "held-out loss of hidden words": f"{result['span_corruption_loss']:.3f} nats (guessing by frequency: "
             f"{result['unigram_loss']:.3f})",
-            "answers that are right": f"{after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
+            "correct answers": f"{after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
             f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)",
         },
         {"run": run, "for transformers": folder / "export"},
@@ -130,30 +131,31 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
 
 def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[str]:
-    """The answers of the export as any user of transformers would get them, greedily."""
+    """Return the greedy answers of the export with transformers."""
     import torch
 
     transformers = quiet_transformers()
     model = transformers.T5ForConditionalGeneration.from_pretrained(export)
-    load = transformers.AutoTokenizer.from_pretrained(tokenizer)
-    inputs = load(texts, return_tensors="pt", padding=True)
+    load_tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    inputs = load_tokenizer(texts, return_tensors="pt", padding=True)
     with torch.no_grad():
         ids = model.generate(**inputs, max_new_tokens=TARGET_LENGTH, do_sample=False)
-    return load.batch_decode(ids, skip_special_tokens=True)
+    return load_tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
 def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
-    """Write `train.jsonl` and `validation.jsonl` of rows {"paragraph", "part"} into `folder`, a new one. `documents`
-    are (name, text) with a paragraph per line, as `prose.standard_library_documents` gives them. Held-out rows are
-    chosen by a hash of the paragraph, so that no text is on both sides."""
-    found: dict[str, str] = {}
+    """Write `train.jsonl` and `validation.jsonl` with rows {"paragraph", "part"} to a new folder.
+
+    `documents` are (name, text) with a paragraph per line, as of `prose.standard_library_documents`. Held-out rows are
+    chosen by a hash of the paragraph, so that no text is in both files."""
+    part_of_paragraph: dict[str, str] = {}
     for name, text in documents:
         for paragraph in text.split("\n"):
             if MIN_CHARACTERS <= len(paragraph) <= MAX_CHARACTERS:
-                found.setdefault(paragraph, part_of(name))
-    parts = [part for part, _ in Counter(found.values()).most_common(NUM_PARTS)]
+                part_of_paragraph.setdefault(paragraph, part_of(name))
+    parts = [part for part, _ in Counter(part_of_paragraph.values()).most_common(NUM_PARTS)]
     rows: dict[bool, list[dict[str, str]]] = {False: [], True: []}
-    for paragraph, part in found.items():
+    for paragraph, part in part_of_paragraph.items():
         if part in parts:
             digest = hashlib.blake2b(paragraph.encode(), digest_size=8).digest()
             rows[int.from_bytes(digest) < HELD_OUT_SHARE * 2**64].append({"paragraph": paragraph, "part": part})
@@ -166,6 +168,7 @@ def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
 
 
 def part_of(document: str) -> str:
-    """`reference` of the language reference's documents, else the module or package of the standard library."""
-    room, _, rest = document.partition("/")
-    return room if room == "reference" else rest.split("/")[0]
+    """Return "reference" for documents of the language reference, else the module or package of the standard
+    library."""
+    group, _, rest = document.partition("/")
+    return group if group == "reference" else rest.split("/")[0]

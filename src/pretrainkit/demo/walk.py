@@ -1,5 +1,5 @@
-"""The steps of all demos: commands that a user would type, printed as they run so that a demo reads as a tutorial, and
-a training that is killed without warning and resumed: losses that were computed twice must be equal, digit by digit.
+"""Common steps of all demos: run commands like a user, and print them, so that a demo reads like a tutorial. A training
+is killed without warning and resumed; losses that are computed twice must be equal in every digit.
 """
 
 import json
@@ -16,29 +16,29 @@ from typing import Any
 from pretrainkit.errors import InputError, RunError
 
 STEP_TIMEOUT_SECONDS = 600
-"""Without any step that was logged, however slow the machine is."""
+"""Maximum time without a logged step before a training counts as stuck."""
 
 
 class Walk:
-    """A demo on its way: its folder, its chapters and its clock."""
+    """A running demo: its folder, its chapters and its clock."""
 
     def __init__(self, folder: Path, num_chapters: int) -> None:
-        """`folder`: replaced when it holds an earlier demo. Raises InputError where it holds anything else."""
+        """`folder` is replaced if it has an earlier demo. Raises InputError if it has anything else."""
         self.folder = folder
         self.num_equal = 0
-        """Losses that were computed twice."""
+        """Number of losses that were computed twice and are equal."""
         self._chapter, self._num_chapters = 0, num_chapters
         self._began = time.monotonic()
         marker = folder / ".pretrainkit-demo"
         if folder.exists() and any(folder.iterdir()):
             if not marker.exists():
-                raise InputError(f"{folder} holds something else than a demo\n  give another place: --out FOLDER")
+                raise InputError(f"{folder} has files that are not from a demo\n  give another folder: --out FOLDER")
             shutil.rmtree(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             marker.touch()
         except OSError as error:
-            raise InputError(f"cannot write {folder}\n  {error}\n  give another place: --out FOLDER") from None
+            raise InputError(f"cannot write {folder}\n  {error}\n  give another folder: --out FOLDER") from None
 
     @property
     def seconds(self) -> float:
@@ -58,13 +58,13 @@ class Walk:
         kill_after_step: int,
         shown: str = "",
     ) -> Path:
-        """Train as a chapter: kill -9 in the middle, resume, and compare the losses that were computed twice; return
-        the run folder. Raises RunError where a loss differs in its last digit, or the training ended by itself.
+        """Train as a chapter: kill -9 in the middle, resume, and compare the losses that were computed twice. Return
+        the run folder. Raises RunError if a loss differs in any digit, or if the training ends before it is killed.
 
         Args:
-            words: Behind `pretrainkit train`: the preset and settings other than those below.
-            kill_after_step: Not a multiple of `checkpoint_steps`, so that steps are made twice.
-            shown: Printed below the heading.
+            words: Arguments of `pretrainkit train`: the preset and settings except those below.
+            kill_after_step: Not a multiple of `checkpoint_steps`, so that some steps are computed twice.
+            shown: Text to print below the heading.
         """
         self.chapter(title, f"{text}; killed without warning after step {kill_after_step}, then resumed")
         print(shown, end="")
@@ -79,9 +79,9 @@ class Walk:
     def report(self, run: Path) -> None:
         pretrainkit("report", run, "--out", self.folder / "report.html")
 
-    def tell(self, found: Mapping[str, str], places: Mapping[str, object], hint: str) -> None:
-        """Print what came out, where it is, and what to do next."""
-        rows = {**found, "losses equal after resume": f"{self.num_equal} of {self.num_equal}, every digit", **places}
+    def tell(self, results: Mapping[str, str], places: Mapping[str, object], hint: str) -> None:
+        """Print the results, their files, and what to do next."""
+        rows = {**results, "losses equal after resume": f"{self.num_equal} of {self.num_equal}, every digit", **places}
         rows["report"] = self.folder / "report.html"
         width = max(map(len, rows)) + 3
         for name, value in rows.items():
@@ -89,7 +89,7 @@ class Walk:
         print(f"\n  {hint}")
 
     def numbers(self, **headline: Any) -> dict[str, Any]:
-        """The headline numbers, and those of all demos."""
+        """Return the headline numbers, and those that all demos have."""
         return {
             **headline,
             "equal_losses_after_resume": self.num_equal,
@@ -99,24 +99,24 @@ class Walk:
 
 
 def pretrainkit(*words: object) -> None:
-    """Print and run a command line of our own. Raises InputError or RunError as it did."""
+    """Print and run a pretrainkit command. Raises InputError or RunError according to its exit code."""
     done = subprocess.run(_shown(words), check=False)
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode:
         kind = InputError if done.returncode == InputError.exit_code else RunError
-        raise kind(f"the command above ended with exit code {done.returncode}\n  its message says what to do")
+        raise kind(f"the command above failed with exit code {done.returncode}\n  see its message above")
 
 
 def _shown(words: Iterable[object]) -> list[str]:
-    """The command line of `pretrainkit WORDS`, which is printed."""
+    """Print the command `pretrainkit WORDS`, and return its command line."""
     texts = [str(word) for word in words]
     print("  $ " + shlex.join(["pretrainkit", *texts]), flush=True)
     return [sys.executable, "-m", "pretrainkit", *texts]
 
 
 def quiet_transformers() -> Any:
-    """The package transformers, which shows neither advice nor bars."""
+    """Import the package transformers, without its advice and progress bars."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
     transformers = import_transformers()
@@ -126,23 +126,23 @@ def quiet_transformers() -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file."""
+    """Return the value in a JSON file."""
     return json.loads(path.read_bytes())
 
 
 def read_json_lines(path: Path) -> list[Any]:
-    """The values in a file of JSON lines."""
+    """Return the values in a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_json_lines(path: Path, rows: Iterable[object]) -> None:
-    """Write a value per line."""
+    """Write each value as a line of JSON."""
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8")
 
 
 def read_losses(run: Path) -> dict[int, float]:
-    """Step to loss of a metrics file that may be growing."""
+    """Return the losses by step of a metrics file, which may be growing."""
     path = run / "metrics.jsonl"
     if not path.exists():
         return {}
@@ -151,7 +151,7 @@ def read_losses(run: Path) -> dict[int, float]:
 
 
 def _train_until_killed(command: Iterable[object], run: Path, kill_after_step: int) -> dict[int, float]:
-    """Start a training, kill -9 it, and return the losses it had logged by step."""
+    """Start a training, kill -9 it, and return the losses that it logged, by step."""
     process = subprocess.Popen(_shown(command))
     deadline, reached = time.monotonic() + STEP_TIMEOUT_SECONDS, 0
     try:
@@ -159,9 +159,9 @@ def _train_until_killed(command: Iterable[object], run: Path, kill_after_step: i
             if step > reached:
                 deadline, reached = time.monotonic() + STEP_TIMEOUT_SECONDS, step
             if process.poll() is not None:
-                raise RunError(f"the training ended by itself with exit code {process.returncode}")
+                raise RunError(f"the training ended before it was killed, with exit code {process.returncode}")
             if time.monotonic() > deadline:
-                raise RunError(f"the training stands still after step {reached} for {STEP_TIMEOUT_SECONDS} seconds")
+                raise RunError(f"the training made no progress after step {reached} for {STEP_TIMEOUT_SECONDS} seconds")
             time.sleep(0.05)
     finally:
         if process.poll() is None:
@@ -175,7 +175,7 @@ def _compare_losses(before: Mapping[int, float], after: Mapping[int, float], che
     twice = [step for step in before if step > first]
     wrong = [step for step in twice if before[step] != after[step]]
     if wrong or not twice:
-        raise RunError(f"the resumed run does not go on exactly: steps {wrong} of {twice} differ")
+        raise RunError(f"the resumed run differs from the first one: steps {wrong} of {twice} are not equal")
     print(f"\n  steps {twice[0]} to {twice[-1]} were computed twice, before the kill and after it:")
     for step in twice[:3]:
         print(f"    step {step}: {before[step]!r} and {after[step]!r}")

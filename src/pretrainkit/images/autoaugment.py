@@ -1,9 +1,9 @@
 """AutoAugment's 25 ImageNet policies as ZeroVL applies them.
 
-Source: Cubuk et al. 2018, https://arxiv.org/abs/1805.09501, table 9; levels, signs and fills are those of the
-implementation ZeroVL uses: rotations have no random sign, and uncovered corners are grey. Results are those of Pillow's
-ImageOps and ImageEnhance, bit for bit. Where an operation is a lookup table made from the histogram, it is carried out
-together with the operations on values that follow it, for the histogram after a table follows from the one before it.
+Source: Cubuk et al. 2018, https://arxiv.org/abs/1805.09501, table 9. Levels, signs and fills are those of the
+implementation that ZeroVL uses: rotations have no random sign, and uncovered corners are grey. Results equal those of
+Pillow's ImageOps and ImageEnhance bit for bit. An operation that is a lookup table made from the histogram is combined
+with the following operations on values: the histogram after a table can be computed from the one before it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Stream = np.random.Generator | random.Random
-"""A source of draws; Python's gives the sequence of the original."""
+"""A random number generator. Python's gives the same sequence as the original."""
 Counts = NDArray[np.int64]
-"""Pixels of each of the V = 256 values, (3, V)."""
+"""Histogram: number of pixels of each of the V = 256 values, (3, V)."""
 Table = NDArray[np.uint8]
-"""The new value for each value, (3, V)."""
+"""Lookup table: new value for each value, (3, V)."""
 
 GREY = (128, 128, 128)
 _VALUES = np.arange(256)
@@ -34,21 +34,21 @@ _POSTERIZE_BITS = (8, 8, 7, 7, 6, 6, 5, 5, 4, 4)
 
 
 class Choice(NamedTuple):
-    """One half of a policy."""
+    """One of the two operations of a policy."""
 
     name: str
     probability: float
     level: int
-    """0 to 9."""
+    """Strength, 0 to 9."""
 
 
 class Operation(NamedTuple):
-    """One change of an image."""
+    """An operation to apply to an image."""
 
     name: str
     amount: float
-    """shear: pixels per pixel. translate: share of the side. rotate: degrees, counter-clockwise. brightness, color,
-    contrast, sharpness: factor. posterize: bits. solarize: threshold. Others: unused."""
+    """shear: pixels per pixel. translate: share of the width or height. rotate: degrees, counter-clockwise. brightness,
+    color, contrast, sharpness: factor. posterize: bits. solarize: threshold. Others: unused."""
 
 
 _TWENTY = (
@@ -84,7 +84,8 @@ _SIGNED = (*_GEOMETRIC, *_ENHANCERS)
 def draw(stream: Stream) -> tuple[Operation, ...]:
     """Draw a random policy and return the operations that it applies to one image, at most two.
 
-    The draws are in the order of the original: the policy, then for each half if it applies and its sign if it has one.
+    Random numbers are drawn in the order of the original: the policy, then for each of its two choices whether it is
+    applied, and its sign if it has one.
     """
     operations = []
     for choice in POLICIES[_below(stream, len(POLICIES))]:
@@ -100,7 +101,7 @@ def _below(stream: Stream, num: int) -> int:
 
 @cache
 def amount(name: str, level: int, sign: int = 1) -> float:
-    """Return the amount that a level from 0 to 9 stands for in an operation; `sign` is 1 or -1."""
+    """Return the amount of an operation for a level from 0 to 9; `sign` is 1 or -1."""
     share = level / 9
     amounts = {
         **dict.fromkeys(_ENHANCERS, 1 + sign * 0.9 * share),
@@ -117,7 +118,7 @@ def amount(name: str, level: int, sign: int = 1) -> float:
 
 
 def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
-    """Apply all operations in order and return an image of the same size. Deterministic."""
+    """Apply all operations in order, and return an image of the same size. Deterministic."""
     table_3V: Table | None = None
     for operation in operations:
         if operation.name in _FROM_VALUES:
@@ -136,13 +137,13 @@ def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
 
 
 def _from_values(values: Pixels, operation: Operation) -> Pixels:
-    """Apply an operation on single values to an image or to the values of a table: uint8, any shape."""
+    """Apply a value-wise operation to an image or to the values of a table, uint8 of any shape."""
     match operation.name:
         case "posterize":
             return values & np.uint8(256 - 2 ** (8 - int(operation.amount)))
         case "solarize":
             if operation.amount > 255:
-                return values  # NumPy 2.0 to 2.2 crash where a strided array is compared with 256
+                return values  # NumPy 2.0 to 2.2 crash when a strided array is compared with 256
             is_inverted = values >= math.ceil(operation.amount)
             return values ^ np.negative(is_inverted.view(np.uint8))
         case _:
@@ -150,7 +151,7 @@ def _from_values(values: Pixels, operation: Operation) -> Pixels:
 
 
 def _histogram(image_HW3: Pixels, before_3V: Table | None) -> Counts:
-    """Count the values of an image as it is after the table `before_3V`."""
+    """Return the histogram of an image after applying the table `before_3V` to it."""
     counts_3V = np.array([plane.histogram() for plane in grey_images(planes_of(image_HW3))], np.int64)
     if before_3V is None:
         return counts_3V
@@ -169,7 +170,7 @@ def _stretched(counts_3V: Counts) -> Table:
 
 
 def _equalized(counts_3V: Counts) -> Table:
-    """Spread the values so that equally many pixels have each, as far as a table can."""
+    """Return a table that equalizes the histogram: as far as possible, each value gets the same number of pixels."""
     highest_31 = 255 - (counts_3V > 0)[:, ::-1].argmax(axis=1, keepdims=True)
     # Pillow leaves out the largest value that occurs, so that it becomes 255.
     num_others_31 = counts_3V.sum(axis=1, keepdims=True) - np.take_along_axis(counts_3V, highest_31, axis=1)
@@ -200,7 +201,7 @@ def _change(image: Image, operation: Operation) -> Image:
         return getattr(ImageEnhance, name.capitalize())(image).enhance(amount)
     if name == "rotate":
         return image.rotate(amount, fillcolor=GREY)
-    # a x + b y + c is where each pixel's column comes from, d x + e y + f its row.
+    # A pixel at (x, y) comes from column a x + b y + c and row d x + e y + f.
     matrices: dict[str, tuple[float, ...]] = {
         "shear_x": (1, amount, 0, 0, 1, 0),
         "shear_y": (1, 0, 0, amount, 1, 0),

@@ -1,4 +1,4 @@
-"""Images in one folder for each class: FOLDER/CLASS/IMAGE. Torch-free."""
+"""Image folders with one subfolder per class: FOLDER/CLASS/IMAGE. This module does not import torch."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pretrainkit.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff"})
-"""Suffixes of image files."""
+"""File name extensions of images."""
 
 
 @dataclass(frozen=True)
@@ -31,40 +31,42 @@ def image_files(folder: Path) -> list[Path]:
     folder does not exist or contains no image."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder of images")
-    found = sorted(
+    files = sorted(
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
-    if not found:
-        raise DataError(f"{folder} holds no image\n  images end in {', '.join(sorted(SUFFIXES))}")
-    return found
+    if not files:
+        raise DataError(f"{folder} contains no image\n  supported extensions: {', '.join(sorted(SUFFIXES))}")
+    return files
 
 
 def class_folders(folder: Path) -> ClassFolders:
-    """Return the classes and images of a folder with one folder for each class. Raises DataError if the folder does
-    not exist or has no class folders, or if a class folder contains no image."""
+    """Return the classes and images of a folder with one subfolder per class. Raises DataError if the folder does not
+    exist or has no class folders, or if a class folder contains no image."""
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}\n  give a folder with one folder of images for each class")
+        raise DataError(f"there is no folder {folder}\n  give a folder with one subfolder of images per class")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not classes:
-        raise DataError(f"{folder} has no folder in it\n  images are looked for in {folder}/CLASS/IMAGE")
-    files = [image_files(folder / name) for name in classes]
-    labels = np.repeat(np.arange(len(classes)), [len(found) for found in files])
-    return ClassFolders(tuple(classes), tuple(path for found in files for path in found), labels)
+        raise DataError(f"{folder} has no subfolders\n  images are expected at {folder}/CLASS/IMAGE")
+    files_by_class = [image_files(folder / name) for name in classes]
+    labels = np.repeat(np.arange(len(classes)), [len(files_of_class) for files_of_class in files_by_class])
+    return ClassFolders(
+        tuple(classes), tuple(path for files_of_class in files_by_class for path in files_of_class), labels
+    )
 
 
 def class_names(classes: Sequence[str], names_file: Path | None) -> list[str]:
-    """Return the names of classes for captions: the classes with spaces for underscores, or their names in a JSON file
-    {class: name}. Raises DataError if the file cannot be read or lacks a class."""
+    """Return the names of classes for captions: the classes with spaces instead of underscores, or names from a JSON
+    file {class: name}. Raises DataError if the file cannot be read or lacks a class."""
     if names_file is None:
         return [name.replace("_", " ") for name in classes]
     try:
-        given = json.loads(names_file.read_text(encoding="utf-8"))
+        names_by_class = json.loads(names_file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read class names from {names_file}: {error}") from None
-    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
-        raise DataError(f'{names_file} does not hold class names\n  write {{"class": "name", ...}}')
-    if missing := [name for name in classes if name not in given]:
+    if not isinstance(names_by_class, dict) or not all(isinstance(name, str) for name in names_by_class.values()):
+        raise DataError(f'{names_file} does not contain class names\n  write {{"class": "name", ...}}')
+    if missing := [name for name in classes if name not in names_by_class]:
         raise DataError(f"{names_file} has no name for {', '.join(missing[:5])} ({len(missing)} missing)")
-    return [given[name] for name in classes]
+    return [names_by_class[name] for name in classes]

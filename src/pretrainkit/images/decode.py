@@ -1,14 +1,14 @@
-"""Image files to pixels: RGB, uint8, (height, width, 3).
+"""Decode image files to pixels: RGB, uint8, (height, width, 3).
 
-The header is read first, so that whoever needs only a part of the image, or a small one, can say so before decoding:
-a JPEG is then decoded at a half, a quarter or an eighth of its size, at a fraction of the cost and with clean
-antialiasing, for its coefficients are frequencies. libjpeg-turbo offers every eighth, but measured on 500 x 375, its
-7/8, 6/8 and 5/8 take longer than the whole and 3/8 longer than 4/8 (benchmarks/images.py), so only halvings are used.
+The header is read first, so that the caller can request a reduced size before decoding. A JPEG is then decoded at a
+half, a quarter or an eighth of its size, which costs a fraction of the time and has clean antialiasing, because its
+coefficients are frequencies. libjpeg-turbo offers every eighth, but on images of 500 x 375 pixels its 7/8, 6/8 and 5/8
+take longer than the full size, and 3/8 longer than 4/8 (benchmarks/images.py). So only halvings are used.
 
-JPEG is decoded by libjpeg-turbo (package simplejpeg) where it is installed, else and for everything else by Pillow;
-both give the same pixels. Only the first frame of a moving image counts, transparency is dropped (as Pillow's
-`convert("RGB")` and so ZeroVL do), 16-bit greys keep their upper eight bits. Images are not turned as their EXIF data
-say: neither ZeroVL nor CLIP does.
+JPEG is decoded by libjpeg-turbo (package simplejpeg) if it is installed; other files, and JPEG without simplejpeg, are
+decoded by Pillow. Both give the same pixels. Only the first frame of an animation is used. Transparency is dropped, as
+by Pillow's `convert("RGB")` and ZeroVL. 16-bit grey images keep their upper eight bits. The EXIF orientation is
+ignored, as in ZeroVL and CLIP.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Data = bytes | bytearray | memoryview | str | os.PathLike[str]
 """The content of a file, or its path."""
 
 MAX_PIXELS = 89_478_485
-"""Larger images are refused: a file of a few kilobytes can claim to be as large as memory. Pillow's own limit."""
+"""Maximum number of pixels, equal to Pillow's limit. A file of a few kilobytes can claim a size that exceeds memory."""
 
 _SMALLEST_TO_SCALE = 64
-"""Pixels of the shorter side below which a JPEG is always decoded whole."""
+"""A JPEG whose shorter side has fewer pixels is always decoded at full size."""
 
 
 class ImageError(DataError):
-    """An image that cannot be used."""
+    """An image is missing, broken or too large."""
 
     def __init__(self, message: str, reason: Reason = "broken") -> None:
         super().__init__(message)
@@ -50,29 +50,29 @@ class ImageError(DataError):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedImage:
-    """An image file after its header was read, not decoded yet."""
+    """An image file whose header was read, but which is not decoded yet."""
 
     content: bytes | bytearray | memoryview
     """Content of the whole file."""
     name: str
     """Name of the image in messages."""
     width: int
-    """Pixels, as stored."""
+    """Stored width in pixels."""
     height: int
-    """Pixels, as stored."""
+    """Stored height in pixels."""
     is_jpeg: bool
     """True if the image can be decoded at a reduced size."""
     is_turbo: bool
     """True if simplejpeg decodes the image."""
 
     def decode(self, wanted: tuple[int, int] | None = None, *, is_fast: bool = False) -> Pixels:
-        """Return the pixels. Raises ImageError where the file is damaged or cut off.
+        """Return the pixels. Raises ImageError if the file is damaged or truncated.
 
         Args:
-            wanted: (width, height) that will be enough: a JPEG is decoded at the smallest halving of its size that has
-                at least these. None: at its full size.
-            is_fast: Let libjpeg-turbo round coarsely and repeat colours where they are stored at half the size: a tenth
-                less time, and 1 to 2 of 255 off on average. Nothing changes where simplejpeg is missing.
+            wanted: Minimum (width, height). A JPEG is decoded at its smallest halving that is at least as large. None:
+                at full size.
+            is_fast: Use libjpeg-turbo's fast DCT and fast upsampling of colours. It takes a tenth less time, and pixels
+                differ by 1 to 2 of 255 on average. Without simplejpeg it has no effect.
         """
         scale = self._scale(wanted)
         image = self._with_turbo(scale, is_fast) if self.is_turbo else None
@@ -85,7 +85,7 @@ class EncodedImage:
         return max(scale for scale in (1, 2, 4, 8) if scale <= max(largest, 1))
 
     def _with_turbo(self, scale: int, is_fast: bool) -> Pixels | None:
-        """Return the pixels, or None where simplejpeg complains, if only about a stray byte; Pillow then decides."""
+        """Return the pixels, or None if simplejpeg reports any error, even a stray byte. Pillow is then tried."""
         turbo = _simplejpeg()
         assert turbo is not None
         try:
@@ -110,8 +110,8 @@ class EncodedImage:
 
 
 def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
-    """Read the header of an image file. Raises ImageError where there is no such file, it is not an image, or it has
-    more than MAX_PIXELS; MissingPackageError where Pillow is not installed.
+    """Read the header of an image file. Raises ImageError if the file does not exist, is not an image, or has more than
+    MAX_PIXELS; MissingPackageError if Pillow is not installed.
 
     Args:
         data: The content of a file, or its path.
@@ -152,7 +152,7 @@ def _simplejpeg() -> ModuleType | None:
 
 
 def _turbo_header(content: bytes | bytearray | memoryview) -> tuple[int, int] | None:
-    """(width, height) of a JPEG that simplejpeg can turn into RGB; CMYK it cannot."""
+    """Return (width, height) of a JPEG that simplejpeg can convert to RGB; None for other files, and for CMYK."""
     turbo = _simplejpeg()
     if turbo is None or bytes(content[:2]) != b"\xff\xd8":
         return None
@@ -170,19 +170,19 @@ def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
         return Image.open(io.BytesIO(content))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error)) from error
-    except UnidentifiedImageError as error:  # its own text is the address of a buffer
-        raise _broken(name, "the file is empty" if not len(content) else "of no known image format") from error
+    except UnidentifiedImageError as error:  # Pillow's own message is the address of a buffer
+        raise _broken(name, "the file is empty" if not len(content) else "unknown image format") from error
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise _broken(name, error) from error
 
 
 def _rgb(opened: Image) -> Pixels:
-    """Convert as Pillow's `convert("RGB")` does, except for 16-bit greys, which it would cut off at 255."""
+    """Convert to RGB like Pillow's `convert("RGB")`, except for 16-bit grey, which Pillow would clip at 255."""
     if opened.mode.startswith("I"):
         grey_HW = np.clip(np.asarray(opened).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey_HW[:, :, None], 3, axis=2)
     if opened.mode == "P" and "transparency" in opened.info:
-        opened = opened.convert("RGBA")  # straight to RGB, Pillow warns
+        opened = opened.convert("RGBA")  # Pillow warns about a direct conversion to RGB
     return np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))
 
 
@@ -192,5 +192,5 @@ def _broken(name: str, error: Exception | str) -> ImageError:
 
 def _too_large(name: str, what: str) -> ImageError:
     return ImageError(
-        f"image {name} is too large: {what}; at most {MAX_PIXELS:,} pixels are decoded\n  make it smaller", "too large"
+        f"image {name} is too large: {what}; the limit is {MAX_PIXELS:,} pixels\n  make it smaller", "too large"
     )

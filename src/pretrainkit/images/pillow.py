@@ -1,5 +1,5 @@
-"""Conversions between pixel arrays and Pillow's images, and small pictures as data URIs, for pages that need no other
-files. Pillow (extra [vision]) is imported when it is first needed."""
+"""Conversions between pixel arrays and Pillow's images, and thumbnails as data URIs for self-contained HTML pages.
+Pillow (extra [vision]) is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = NDArray[np.uint8]
-"""RGB, (height, width, 3), in any memory layout: decoders give pixels, `resize` gives planes of one colour each, seen
-through a transposition. May be read-only; no step writes into what it is given."""
+"""RGB, (height, width, 3), in any memory layout: decoders return pixels, `resize` returns a transposed view of colour
+planes. It may be read-only; no step writes to its input."""
 Planes = NDArray[np.uint8]
-"""RGB, (3, height, width), contiguous. May be read-only."""
+"""RGB, (3, height, width), contiguous. It may be read-only."""
 
 
 def planes_of(image_HW3: Pixels) -> Planes:
-    """One plane for each colour; a copy only where memory is laid out otherwise."""
+    """Return one plane per colour. The data are copied only if their memory layout is different."""
     return np.ascontiguousarray(image_HW3.transpose(2, 0, 1))
 
 
 def require_pillow(purpose: str = "reading and changing images") -> None:
-    """Raises MissingPackageError, with the install line, where Pillow is not installed."""
+    """Raise MissingPackageError with the install command if Pillow is not installed."""
     import_optional("PIL.Image", "vision", purpose, package="pillow")
 
 
 def to_pillow(image_HW3: Pixels) -> Image:
-    """A copy as Pillow's image of mode RGB."""
+    """Copy the pixels to a Pillow image of mode RGB."""
     from PIL import Image
 
     if image_HW3.flags.c_contiguous:
@@ -42,7 +42,7 @@ def to_pillow(image_HW3: Pixels) -> Image:
 
 
 def grey_images(image_3HW: Planes) -> list[Image]:
-    """Each plane as Pillow's image of mode L, on the same memory."""
+    """Return each plane as a Pillow image of mode L that shares its memory."""
     from PIL import Image
 
     _, height, width = image_3HW.shape
@@ -50,8 +50,8 @@ def grey_images(image_3HW: Planes) -> list[Image]:
 
 
 def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96) -> str:
-    """Return uint8 RGB (3, H, W) as a JPEG of at most `height` pixels, in a data URI of some kilobytes. Raises
-    MissingPackageError where Pillow is not installed."""
+    """Encode uint8 RGB (3, H, W) as a JPEG that is at most `height` pixels high, in a data URI of a few kilobytes.
+    Raises MissingPackageError if Pillow is not installed."""
     require_pillow("a picture in the report")
     from PIL import Image
 

@@ -1,11 +1,11 @@
-"""Carries out the transforms of `ops.py`.
+"""Apply the transforms of `ops.py`.
 
-What happens to an image is drawn from its size before anything is decoded; then it is decoded no larger than the drawn
-part needs, and changed:
+All random choices for an image depend only on its size and are drawn before decoding. The image is then decoded no
+larger than necessary:
 
     header -> draw(rng) -> steps -> decode(wanted) -> steps applied -> uint8 (size, size, 3)
 
-Draws come from the generator alone, in the order of the transforms, and do not depend on what decodes the file.
+Random numbers come only from the generator, in the order of the transforms. They do not depend on the decoder.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 Kernel = Literal["bilinear", "bicubic"]
 Property = Literal["brightness", "contrast", "saturation", "hue"]
 Adjustment = tuple[Property, float]
-"""A factor of a property; of hue the turn around the colour circle, -0.5 to 0.5."""
+"""A property and its factor; for hue, the rotation around the colour circle, -0.5 to 0.5."""
 Step = Callable[[Pixels], Pixels]
-"""A transform of which everything is drawn."""
+"""A transform without random choices left."""
 Normalized = NDArray[np.float32]
 """(3, height, width)."""
 _ERASED_AREA = (0.02, 1 / 3)
@@ -45,14 +45,14 @@ _TRIES = 10
 def resize(
     image_HW3: Pixels, width: int, height: int, kernel: Kernel = "bilinear", *, is_exact: bool = False
 ) -> Pixels:
-    """Resize to (height, width, 3), antialiased with as wide a kernel as the image shrinks by. The result is in planes,
-    unless the size is the same or the result is exact.
+    """Resize to (height, width, 3) with antialiasing. The result is a view of planes, unless the size does not change
+    or `is_exact` is set.
 
-    torch's kernel for uint8 follows Pillow's arithmetic with 16-bit instead of 32-bit weights: of a photograph's values
-    one in 250 differs, bilinear ones by 1, bicubic ones by at most 2. With AVX2 it takes less than a third of Pillow's
-    time (0.24 against 0.85 ms for 400 x 330 to 224 x 224 on one core), without AVX2 as much.
+    torch's kernel for uint8 uses Pillow's arithmetic with 16-bit instead of 32-bit weights. For photographs, one in 250
+    values differs: by 1 for bilinear, by at most 2 for bicubic. With AVX2 it takes less than a third of Pillow's time
+    (0.24 ms instead of 0.85 ms for 400 x 330 to 224 x 224 on one core); without AVX2 it takes the same time.
 
-    `is_exact`: resize by Pillow, bit for bit as torchvision, timm and open_clip resize a Pillow image.
+    `is_exact`: resize with Pillow, bit for bit as torchvision, timm and open_clip resize a Pillow image.
     """
     if image_HW3.shape[:2] == (height, width):
         return image_HW3
@@ -63,11 +63,11 @@ def resize(
     import torch.nn.functional as F
     from torch import from_numpy
 
-    # A contiguous copy of a crop: torch would make its own with several threads, under the feet of the data workers.
-    # A side of one pixel counts as contiguous also when it was flipped, and torch takes no negative strides.
+    # Copy a crop to contiguous memory here: torch would copy it with several threads, which compete with data workers.
+    # A side of one pixel counts as contiguous even if it is flipped, but torch does not accept negative strides.
     is_owned = image_HW3.flags.c_contiguous and image_HW3.flags.writeable and min(image_HW3.strides) > 0
     owned_HW3 = image_HW3 if is_owned else np.array(image_HW3, np.uint8, order="C")
-    # unsqueeze, not [None] in NumPy: only its strides are what torch calls channels last, for which it has the kernel.
+    # unsqueeze instead of [None] in NumPy: only its strides count as channels last in torch, for which it has a kernel.
     image_13HW = from_numpy(owned_HW3).unsqueeze(0).permute(0, 3, 1, 2)
     resized_13HW = F.interpolate(image_13HW, size=(height, width), mode=kernel, antialias=True)
     return np.ascontiguousarray(resized_13HW[0].numpy()).transpose(1, 2, 0)
@@ -75,10 +75,10 @@ def resize(
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """A part of an image, resized."""
+    """Crop a part of an image and resize it."""
 
     source: tuple[int, int]
-    """(width, height) of the image that the part was drawn on. What is given may be a smaller version of it."""
+    """(width, height) of the image to which the part refers. The input may be a smaller version of it."""
     left: int
     top: int
     width: int
@@ -87,11 +87,11 @@ class Window:
     """(width, height) of the result."""
     kernel: Kernel = "bilinear"
     is_exact: bool = False
-    """Take the whole image and resize it by Pillow."""
+    """Decode at full size and resize with Pillow."""
 
     def wanted(self) -> tuple[int, int]:
-        """(width, height) of the smallest image in which the part is at least as large as the result; exact: of the
-        whole image."""
+        """Return (width, height) of the smallest image in which the part is at least as large as the result; with
+        `is_exact`, those of the full image."""
         if self.is_exact:
             return self.source
         return (
@@ -108,12 +108,12 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A square part of an image, not resized."""
+    """Crop a square without resizing."""
 
     left: int
     top: int
     size: int
-    """Pixels of each side. The area outside of the image is black."""
+    """Height and width in pixels. The area outside of the image is black."""
 
     def __call__(self, image_HW3: Pixels) -> Pixels:
         rows, columns = slice(max(self.top, 0), self.top + self.size), slice(max(self.left, 0), self.left + self.size)
@@ -133,27 +133,29 @@ class Compose:
     ops: tuple[ImageTransform, ...]
     """All transforms except random erasing."""
     erasing: RandomErasing | None
-    """Random erasing, which `erase` applies after normalizing."""
+    """Random erasing, which `erase` applies after normalization."""
     size: int
-    """Pixels of each side of the result."""
+    """Height and width of the result in pixels."""
     is_exact: bool
-    """As for `compose`."""
+    """See `compose`."""
 
     def __call__(self, image_HW3: Pixels, rng: np.random.Generator) -> Pixels:
-        """uint8 (H, W, 3) to uint8 (size, size, 3), which may be read-only and in planes (as batches want it)."""
+        """Transform uint8 (H, W, 3) to uint8 (size, size, 3). The result may be read-only and a view of planes."""
         height, width, _ = image_HW3.shape
         return _apply(self.draw(width, height, rng), image_HW3)
 
     def load(self, data: Data | EncodedImage, rng: np.random.Generator, *, is_fast: bool = False) -> Pixels:
-        """Do the same with a file or its content, decoding no more than needed. Raises ImageError where the file is
-        missing, damaged or too large.
+        """Decode a file no larger than necessary, and transform it. Raises ImageError if the file is missing, damaged
+        or too large.
 
-        The draws are those of `__call__` on the decoded file. So are the pixels, unless they need not be exact and the
-        file is a JPEG so large that a half or less of it was decoded. Then they are sharper: on photographs they differ
-        by 3 of 255 on average.
+        Random numbers are the same as those of `__call__` on the decoded file. The pixels are also the same, except for
+        large JPEGs that are decoded at a reduced size (without `is_exact`): these are sharper, and for photographs they
+        differ by 3 of 255 on average.
 
-        `data`: the content of a file, its path, or what `open_image` made of either. `is_fast`: see
-        `EncodedImage.decode`.
+        Args:
+            data: The content of a file, its path, or the result of `open_image`.
+            rng: Generator of the example.
+            is_fast: See `EncodedImage.decode`.
         """
         encoded = data if isinstance(data, EncodedImage) else open_image(data)
         steps = self.draw(encoded.width, encoded.height, rng)
@@ -161,7 +163,7 @@ class Compose:
         return _apply(steps, encoded.decode(wanted, is_fast=is_fast))
 
     def draw(self, width: int, height: int, rng: np.random.Generator) -> tuple[Step, ...]:
-        """Draw the steps for an image of a size."""
+        """Draw the steps for an image of this size."""
         steps: list[Step] = []
         for op in self.ops:
             steps += _draw(op, width, height, rng)
@@ -172,9 +174,10 @@ class Compose:
 
 
 def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose:
-    """Join transforms in their order. Raises ConfigError where images would keep different sizes, or random erasing is
-    not last. `is_exact`: decode whole and resize by Pillow, for evaluation: the same pixels as torchvision's to the
-    last bit."""
+    """Join transforms in order. Raises ConfigError if the resulting images would have different sizes, or if random
+    erasing is not last.
+
+    `is_exact`: decode at full size and resize with Pillow, for evaluation. The pixels equal those of torchvision."""
     *pixel_ops, last = ops or (None,)
     erasing = last if isinstance(last, RandomErasing) else None
     if last is not None and erasing is None:
@@ -182,14 +185,14 @@ def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose
     problems = []
     if any(isinstance(op, RandomErasing) for op in pixel_ops):
         problems.append("random_erasing works on normalized pixels\n  make it the last transform, and the only one")
-    # Two shapes that only a transform with a fixed output size makes equal.
+    # Two shapes that become equal only by a transform with a fixed output size.
     sizes = [(1021, 509), (257, 769)]
     for op in pixel_ops:
         sizes = [_size_after(op, *size) for size in sizes]
     if len({side for size in sizes for side in size}) > 1:
         names = ", ".join(op.op for op in pixel_ops) or "nothing"
         problems.append(
-            f"the transforms ({names}) leave images of different sizes, which make no batch\n"
+            f"the transforms ({names}) leave images of different sizes, which cannot form a batch\n"
             "  end with one that fixes both sides: resize, center_crop, random_crop or random_resize_crop"
         )
     if problems:
@@ -204,15 +207,15 @@ def _apply(steps: Sequence[Step], image_HW3: Pixels) -> Pixels:
 
 
 def _wanted(total: int, part: int, least: float) -> int:
-    """Pixels to decode of a side of `total` pixels so that `part` of them become at least so many."""
-    spare = 0 if part == total else 1  # for both ends are rounded
+    """Return the decoded length of a side of `total` pixels for which `part` of them become at least `least` pixels."""
+    spare = 0 if part == total else 1  # because both ends are rounded
     return math.ceil(total * (least + spare) / part)
 
 
 def _scaled(start: int, length: int, total: int, scale: int) -> slice:
-    """A part of a side of `total` pixels that was decoded at 1 / scale, to the nearest pixel."""
+    """Convert a part of a side of `total` pixels to pixels at a scale of 1 / `scale`, rounded."""
     end = start + length
-    # The last pixel may stand for fewer than scale.
+    # The last decoded pixel may cover fewer than `scale` pixels.
     return slice((start + scale // 2) // scale, -(-end // scale) if end == total else (end + scale // 2) // scale)
 
 
@@ -222,7 +225,7 @@ def _size_after(op: ImageTransform, width: int, height: int) -> tuple[int, int]:
             return op.size, op.size
         case ops.ResizeShorter():
             shorter = min(width, height)
-            # As torchvision: the longer side is rounded down.
+            # As in torchvision, the longer side is rounded down.
             return (op.size * width // shorter, op.size * height // shorter)
         case _:
             return width, height
@@ -268,8 +271,8 @@ def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator)
 
 
 def _center(length: int, size: int) -> int:
-    """Return the place where the central `size` of `length` pixels starts, rounded as in torchvision; if it is
-    negative, that many pixels are missing."""
+    """Return the start of the central `size` of `length` pixels, rounded as in torchvision. If it is negative, the
+    image must be padded by this number of pixels."""
     return round((length - size) / 2) if length >= size else -((size - length) // 2)
 
 
@@ -278,7 +281,8 @@ def _draw_start(length: int, size: int, rng: np.random.Generator) -> int:
 
 
 def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.Generator) -> Window:
-    """A part of the area with an aspect ratio; after ten draws that do not fit, the largest central one that does."""
+    """Draw a part with a random area and aspect ratio. After ten draws that do not fit, return the largest central part
+    with an allowed aspect ratio."""
     ratio = min(max(width / height, op.ratio[0]), op.ratio[1])
     cut_width, cut_height = min(width, max(round(height * ratio), 1)), min(height, max(round(width / ratio), 1))
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
@@ -298,7 +302,8 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
 
 
 def _draw_jitter(amounts: dict[Property, float], rng: np.random.Generator) -> Step:
-    """Draw a factor of 1 - amount to 1 + amount for every property, for hue -amount to amount, in random order."""
+    """Draw a factor from 1 - amount to 1 + amount for each property, for hue from -amount to amount, in random
+    order."""
     names = list(amounts)
     adjustments: list[Adjustment] = []
     for index in rng.permutation(len(names)):
@@ -333,7 +338,7 @@ def adjust(image_HW3: Pixels, adjustments: tuple[Adjustment, ...]) -> Pixels:
 
 
 def _turn_hue(image: Image, turn: float) -> Image:
-    """Turn the hue in steps of 1/255 towards 0, as torchvision does."""
+    """Rotate the hue by `turn`, truncated to steps of 1 / 255 as in torchvision."""
     from PIL import Image
 
     hue, saturation, value = image.convert("HSV").split()
@@ -354,17 +359,18 @@ def blur(image_HW3: Pixels, radius: float) -> Pixels:
 
 
 def normalize(image_HW3: Pixels, mean: tuple[float, float, float], deviation: tuple[float, float, float]) -> Normalized:
-    """(pixel / 255 - mean) / deviation for each colour, as float32 (3, H, W). What models else do on the device."""
+    """Return (pixel / 255 - mean) / deviation for each colour, float32 (3, H, W). Models usually do this on the
+    device."""
     scale_311 = (1 / (255 * np.array(deviation))).astype(np.float32)[:, None, None]
     shift_311 = (np.array(mean) / np.array(deviation)).astype(np.float32)[:, None, None]
     return image_HW3.transpose(2, 0, 1) * scale_311 - shift_311
 
 
 def erase(image_3HW: Normalized, op: RandomErasing, rng: np.random.Generator) -> Normalized:
-    """Return, with the probability of `op`, a copy with boxes overwritten; else the image itself.
+    """With the probability of `op`, return a copy with boxes overwritten; otherwise the image itself.
 
-    Boxes together cover 2 to 33 % of the area, with aspect ratios from 0.3 to 3.3, drawn log-uniformly, as in timm. A
-    box for which ten draws do not fit into the image is left out.
+    All boxes together cover 2 to 33 % of the area. Aspect ratios from 0.3 to 3.3 are drawn log-uniformly, as in timm. A
+    box is left out if ten draws do not fit into the image.
     """
     if rng.random() >= op.probability:
         return image_3HW
@@ -402,7 +408,7 @@ def _fill(shape: tuple[int, ...], op: RandomErasing, rng: np.random.Generator) -
 
 
 def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return uint8 (B, 3, H, W), RGB; everything random about an image is a function of its key. Raises ImageError
-    where a file is missing or broken."""
+    """Load and transform images, RGB uint8 (B, 3, H, W). All random choices for an image depend only on its key. Raises
+    ImageError if a file is missing or broken."""
     images = [transform.load(file, np.random.default_rng(int(key))) for file, key in zip(files, keys_B, strict=True)]
     return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))

@@ -18,11 +18,11 @@ _COLLECTION = b"ttcf"
 
 
 def installed_font() -> Path | None:
-    """Return DejaVu Sans Mono of the package matplotlib, which is not imported; None if it is not installed. Its
-    letters are equally wide, so that a patch of the usual size holds two of them."""
-    found = find_spec("matplotlib")
-    for place in (found.submodule_search_locations if found is not None else None) or ():
-        path = Path(place, "mpl-data", "fonts", "ttf", "DejaVuSansMono.ttf")
+    """Return the file of DejaVu Sans Mono in the package matplotlib, without importing it. None if it is not installed.
+    The font is monospaced, so that a patch of the usual size has two letters."""
+    spec = find_spec("matplotlib")
+    for folder in (spec.submodule_search_locations if spec is not None else None) or ():
+        path = Path(folder, "mpl-data", "fonts", "ttf", "DejaVuSansMono.ttf")
         if path.is_file():
             return path
     return None

@@ -76,7 +76,7 @@ def test_annotation_of_a_treebank_stays(tmp_path):
     assert write_noisy(tmp_path / "test.conllu", tmp_path / "out.conllu", "truncate", 1.0) == 2
     found = (tmp_path / "out.conllu").read_text("utf-8").splitlines()
     assert found[: len(rows) - 1] == [rows[0], rows[2], "1\tBi\tbig\tADJ", "2\tship\tship\tNOUN", ""]
-    with pytest.raises(DataError, match="annotation for each"):
+    with pytest.raises(DataError, match="annotates each word"):
         write_noisy(tmp_path / "test.conllu", tmp_path / "other.conllu", "segmentation", 1.0)
 
 
@@ -87,10 +87,10 @@ def test_only_the_columns_named_are_changed(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "é words", "label": 3}) + "\n", "utf-8")
     write_noisy(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "segmentation", 1.0, columns=["text"])
     assert json.loads((tmp_path / "b.jsonl").read_text("utf-8")) == {"text": "éwords", "label": 3}
-    for columns, reason in ((["three"], "it has: label, one, two"), ([], "--column")):
+    for columns, reason in ((["three"], "its columns: label, one, two"), ([], "--column")):
         with pytest.raises(DataError, match=reason):
             write_noisy(tmp_path / "a.tsv", tmp_path / "c.tsv", "truncate", 1.0, columns=columns)
-    with pytest.raises(DataError, match=r"neither .conllu nor .jsonl"):
+    with pytest.raises(DataError, match=r"not a .conllu, .jsonl or .tsv file"):
         write_noisy(tmp_path / "a.csv", tmp_path / "c.csv", "truncate", 1.0)
 
 

@@ -142,9 +142,9 @@ def test_the_originals_poolings_are_told_apart_or_asked_for(
 
 def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says(tmp_path: Path) -> None:
     model = as_original(tmp_path / "original", "mean")
-    with pytest.raises(InputError, match="does not tell whether it takes the mean or the maximum") as caught:
+    with pytest.raises(InputError, match="does not specify whether it pools by mean or max") as caught:
         api.open_model(tmp_path / "original")
-    advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … does not tell whether")
+    advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … does not specify whether")
     command = next(line for line in advice.splitlines() if "fix: " in line).partition("fix: ")[2]
     words = shlex.split(command.replace("OUT", str(tmp_path / "imported")))
     assert words[:2] == ["pretrainkit", "import"]
@@ -162,7 +162,7 @@ def test_models_that_pool_nothing_are_imported_without_pooling_as_advised(case: 
     published(case, tmp_path / "theirs")
     with pytest.raises(InputError) as caught:
         api.import_model(tmp_path / "theirs", "glue", tmp_path / "ours", pooling="mean")
-    advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … gives an answer for each")
+    advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … gives an answer per")
     assert "leave --pooling out" in advice
     api.import_model(tmp_path / "theirs", "glue", tmp_path / "ours")
 
@@ -222,7 +222,7 @@ def test_what_has_no_published_form_is_said(tmp_path: Path) -> None:
     path = tmp_path / "mean" / "config.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"architectures": ["PIXELForMultipleChoice"]}))
-    with pytest.raises(CheckpointError, match="PIXELForMultipleChoice\n  what is read is PIXELForSequence"):
+    with pytest.raises(CheckpointError, match="PIXELForMultipleChoice\n  supported models: PIXELForSequence"):
         read_classifier(tmp_path / "mean")
     path.write_text(json.dumps(values | {"architectures": ["PIXELForQuestionAnswering"]}))
     with pytest.raises(CheckpointError, match=r"lacks 2 of .* qa_outputs\.weight"):
@@ -273,7 +273,7 @@ def test_a_parser_whose_root_is_not_the_class_token_is_refused(tmp_path):
 
     config, words = classifier("words", "text.pooling=mean")
     model = TextClassifier(words.encoder, Biaffine(16, 3), ("a", "b", "c"), 0.1, "trees")
-    with pytest.raises(InputError, match="the root of a tree is the class token there") as error:
+    with pytest.raises(InputError, match="the root of a tree is the class token") as error:
         write_classifier(model, config, tmp_path / "parser", renderer=None)
     advice = followed(error.value, "recipes/pixel/convert_classifier.py: a parser with text.pooling=…")
     assert "--format safetensors" in advice

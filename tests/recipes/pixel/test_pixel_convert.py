@@ -252,7 +252,7 @@ def test_published_config_is_pixel_base() -> None:
 def test_tensors_that_are_missing_or_left_over_are_refused() -> None:
     model = awake_model()
     state = to_huggingface_state(model.state_dict(), model.config)
-    with pytest.raises(CheckpointError, match="have no place"):
+    with pytest.raises(CheckpointError, match="are not part of this model"):
         from_huggingface_state(state | {"classifier.weight": torch.zeros(1)}, model.config)
     del state["decoder.mask_token"]
     with pytest.raises(CheckpointError, match="missing"):

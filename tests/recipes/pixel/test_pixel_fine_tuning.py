@@ -164,7 +164,7 @@ def test_a_fine_tuned_model_lends_its_encoder_to_another_pooling(
     first, second = (api.open_model(path).model.state_dict() for path in (folder / "run", tmp_path / "next"))
     kept = [name for name in second if not name.startswith("encoder.pooling.")]
     assert all(torch.equal(first[name], second[name]) for name in kept)
-    assert "the pooling starts anew" in caplog.text
+    assert "the pooling is initialized again" in caplog.text
     assert not torch.equal(first["encoder.pooling.norm.weight"], torch.ones(32))
     fresh = [name for name in second if name.startswith("encoder.pooling.") and name.endswith("norm.weight")]
     assert all(torch.equal(second[name], torch.ones(32)) for name in fresh)

@@ -102,7 +102,7 @@ def test_blank_patches_have_the_bias_alone_where_paper_is_zero() -> None:
     [
         ({"positions": "rotary", "grid_width": 4}, "model.grid_width=4 has an effect only with model.positions=grid"),
         ({"rotary_theta": 100.0}, "model.rotary_theta=100.0 has an effect only with model.positions=rotary"),
-        ({"positions": "rotary", "decoder_hidden_size": 12, "decoder_num_heads": 4}, "has 3 values"),
+        ({"positions": "rotary", "decoder_hidden_size": 12, "decoder_num_heads": 4}, "heads of width 3"),
     ],
 )
 def test_settings_of_positions_that_are_not_read_are_refused(settings: dict[str, object], told: str) -> None:

@@ -70,14 +70,14 @@ def test_settings_that_cannot_work_are_named() -> None:
     assert "model.num_heads 3" in problems(model__num_heads=3)
     assert "decoder_num_heads 5" in problems(model__decoder_num_heads=5)
     assert "data.max_patches 529 is more than model.max_patches 64" in problems(data__max_patches=529)
-    assert "leaves no text" in problems(data__min_text_patches=144)
+    assert "excludes all text" in problems(data__min_text_patches=144)
     random = PixelObjectiveConfig(masking="random", spacing=2)
     config = tiny().model_copy(update={"objective": random})
     assert any("objective.spacing=2 has an effect only with" in problem for problem in config.problems())
 
 
 @pytest.mark.parametrize(
-    ("weights", "reason"), [((0.5, 1.0), "one for each length"), ((0.5, 0.4, 0.6, 0.8, 0.9, 1.0), "must rise")]
+    ("weights", "reason"), [((0.5, 1.0), "one number per length"), ((0.5, 0.4, 0.6, 0.8, 0.9, 1.0), "must increase")]
 )
 def test_span_weights_must_fit(weights: tuple[float, ...], reason: str) -> None:
     with pytest.raises((ValueError, ConfigError), match=reason):

@@ -215,7 +215,7 @@ def test_published_rows_in_large_groups_are_written_in_smaller_ones_as_advised(f
         pyarrow.concat_tables([table] * (1 + 128 // len(table))), tmp_path / "large/train-00000-of-00001.parquet"
     )
     before = open_source(run_config(str(tmp_path / "large")), "train")
-    advice = followed(caplog.messages[-1], "recipes/pixel/rows.py: … has … rows in a group")
+    advice = followed(caplog.messages[-1], "recipes/pixel/rows.py: … has … rows per row group")
     words = advice.partition("pretrainkit render ")[2].replace("FOLDER", str(tmp_path / "small")).split()
     result = CliRunner().invoke(app_of("render"), words)
     assert result.exit_code == 0, result.output
@@ -231,9 +231,9 @@ def test_what_does_not_fit_is_refused_before_training(folders, corpus, cache):
         bind(run_config(path, max_patches=30))
     with pytest.raises(DataError, match="held_out_share"):
         bind(run_config(path, path))
-    with pytest.raises(ConfigError, match="only read without data"):
+    with pytest.raises(ConfigError, match="only used without data"):
         bind(run_config(path, path, held_out_share=0.1))
-    with pytest.raises(DataError, match="nothing says how to draw"):
+    with pytest.raises(DataError, match="no renderer is given"):
         bind(run_config(str(corpus)))
     with pytest.raises(DataError, match="does not exist"):
         bind(run_config(path + "-gone"))
@@ -253,7 +253,7 @@ def test_sets_of_different_renderers_and_kinds_are_mixed_with_a_warning(folders,
     prerender(find_documents([write_corpus(tmp_path / "more.jsonl", 1)]), other, tmp_path / "rows")
     paths = (str(folders["text"]), str(tmp_path / "rows/train"))
     config = bind(run_config(",".join(paths)))
-    assert "same renderer" in caplog.text
+    assert "different renderers" in caplog.text
     mixed = open_source(config, "train")
     chosen = Records(np.array([0, 1, 0]), np.zeros(3, np.int64), np.array([2, 2, 5]), np.arange(3, dtype=np.uint64))
     together = mixed.examples(chosen)
@@ -285,11 +285,11 @@ def test_a_renderer_is_refused_that_did_not_draw_the_rows(folders, renderer, lat
         rows = str(folders[name])
         for same in (latin_font, tmp_path / "same", folders[name] / "renderer"):
             bind(run_config(rows, min_text_patches=2, held_out_share=0.1, renderer=str(same)))
-        with pytest.raises(DataError, match=r"data\.renderer=.*other draws otherwise"):
+        with pytest.raises(DataError, match=r"data\.renderer=.*other .* is not the renderer"):
             bind(run_config(rows, min_text_patches=2, held_out_share=0.1, renderer=str(tmp_path / "other")))
 
 
 def test_a_folder_above_rendered_rows_is_named_as_such(folders):
     above = folders["pictures"].parent
-    with pytest.raises(DataError, match=rf"holds folders of rendered rows\n  name {above}/train"):
+    with pytest.raises(DataError, match=rf"contains folders of rendered rows\n  name {above}/train"):
         open_source(run_config(str(above)), "train")

@@ -182,7 +182,7 @@ def test_gpu_layout_gives_the_same_states(trained: PixelForPretraining, monkeypa
 
 @pytest.mark.parametrize("pooling", ["average", "pma", "pma:0", "mean:2"])
 def test_unknown_poolings_are_refused(pooling: str) -> None:
-    with pytest.raises(ValueError, match="no pooling"):
+    with pytest.raises(ValueError, match="invalid pooling"):
         PixelTextConfig(pooling=pooling)
 
 

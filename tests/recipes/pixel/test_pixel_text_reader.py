@@ -208,7 +208,7 @@ def test_white_space_around_a_context_is_not_drawn(reader: PixelReader) -> None:
 
 
 def test_a_stride_without_room_is_refused(reader: PixelReader) -> None:
-    with pytest.raises(ConfigError, match="has no room for more"):
+    with pytest.raises(ConfigError, match="has no room for new context"):
         reader.read_passages([("who?", CONTEXT)], 30, 28, 20)
     assert len(reader.read_passages([("who?", CONTEXT)], 30, 8, 20).example_of()) > 1
 

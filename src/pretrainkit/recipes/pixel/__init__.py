@@ -1,1 +1,1 @@
-"""PIXEL: language modelling on rendered text (Rust et al. 2022, https://arxiv.org/abs/2207.06991)."""
+"""PIXEL: language modelling with rendered text (Rust et al. 2022, https://arxiv.org/abs/2207.06991)."""

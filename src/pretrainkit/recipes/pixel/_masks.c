@@ -1,6 +1,6 @@
-/* Span masks of a batch of texts: the same draws and the same masks as `_draw_spans` of masking.py.
+/* Draw span masks for a batch of texts. Draws and masks are equal to those of `draw_spans_by_python` of masking.py.
  *
- * Arguments are buffers; their sizes and contents are checked, so that none of them makes it read or write outside.
+ * Arguments are buffers. Their sizes and contents are checked, so that nothing is read or written out of bounds.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,19 +11,19 @@
 
 #define TRIES 100
 
-/* Draw number `turn` of a key as a number in [0, 1). */
+/* Return draw number `turn` of a key as a number in [0, 1). */
 static inline double draw(uint64_t key, uint64_t turn) { return (double)(draw_bits(key, turn) >> 11) * 0x1p-53; }
 
-/* How many of the patches from `begin` up to `end` are hidden; those outside of the row are not. */
+/* Count the hidden patches from `begin` up to `end`. Patches outside of the row count as visible. */
 static inline int64_t num_hidden(const unsigned char *row, int64_t begin, int64_t end, int64_t width) {
-    int64_t found = 0;
+    int64_t num = 0;
     if (begin < 0)
         begin = 0;
     if (end > width)
         end = width;
     for (int64_t place = begin; place < end; place++)
-        found += row[place];
-    return found;
+        num += row[place];
+    return num;
 }
 
 static void draw_row(uint64_t key, int64_t length, int64_t size, int64_t wanted, const double *weights, int64_t longest,
@@ -37,8 +37,8 @@ static void draw_row(uint64_t key, int64_t length, int64_t size, int64_t wanted,
             run++;
         if (run >= size)
             continue;
-        int64_t room = is_first ? length - run : size - run;
-        int64_t left = (int64_t)(draw(key, 2 * turn + 1) * (double)((room > 0 ? room : 0) + 1));
+        int64_t last = is_first ? length - run : size - run; /* last possible begin of the run */
+        int64_t left = (int64_t)(draw(key, 2 * turn + 1) * (double)((last > 0 ? last : 0) + 1));
         int64_t end = left + run, gap = spacing < 0 ? run : spacing;
         is_first = 0;
         if (num_hidden(row, left - gap, left, width) || num_hidden(row, end, end + gap, width))
@@ -74,7 +74,7 @@ static PyObject *draw_spans(PyObject *module, PyObject *args) {
                      view[4].len / 8, spacing, (unsigned char *)view[5].buf + row * width, width);
         Py_END_ALLOW_THREADS
     } else {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other, or a text is longer than its row");
+        PyErr_SetString(PyExc_ValueError, "the arrays do not match, or a text is longer than its row");
     }
     for (int index = 0; index < 6; index++)
         PyBuffer_Release(&view[index]);
@@ -86,8 +86,8 @@ static PyObject *draw_spans(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"draw_spans", draw_spans, METH_VARARGS,
      "draw_spans(keys, lengths, sizes, wanted, cumulative_weights, spacing, is_masked)\n\n"
-     "Sets the hidden patches in is_masked, bool (B, N) of zeros. Keys are uint64, lengths, sizes and wanted int64, all\n"
-     "(B,); weights are float64; a spacing below 0 stands for that of each run. ValueError: they do not fit each other."},
+     "Set the hidden patches in is_masked, bool (B, N) of zeros. Keys are uint64, lengths, sizes and wanted int64,\n"
+     "all (B,); weights are float64. A spacing below 0 means the length of the run. ValueError if the arrays differ."},
     {NULL, NULL, 0, NULL},
 };
 

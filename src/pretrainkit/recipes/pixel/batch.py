@@ -1,12 +1,11 @@
-"""Rendered texts with their masks to the streams that the model reads. Torch-free.
+"""Pack rendered texts and their masks into the model's input streams. This module does not import torch.
 
-Every real patch occurs once: either in the stream of the encoder, or among those to predict. Nothing after the end
-patch of a text is ever computed on. Everything that a shape depends on is decided here, on the host, so that a device
-never waits.
+Every real patch occurs once: either in the encoder's stream or among the patches to predict. Nothing after the end
+patch of a text is computed. All shapes are determined here, on the host, so that the device never has to synchronize.
 
-Dimensions: B texts, P pixels of a patch's side, N patches of a row, C = 3 colours (absent in grey), F = P x P (x C)
-values of a patch, row by row, column by column, colour fastest; V tokens of the encoder and T of the decoder, class
-tokens included, both text after text; K patches to predict.
+Dimensions: B texts, P pixels per side of a patch, N patches of a row, C = 3 colours (absent in grey), F = P x P (x C)
+values of a patch in row-major order, colours last; V tokens of the encoder and T of the decoder, including class
+tokens, text after text; K patches to predict.
 """
 
 import numpy as np
@@ -22,29 +21,29 @@ def pack(
     *,
     pad_to: int = 1,
 ) -> HostBatch:
-    """The batch of these texts.
+    """Return the batch of these texts.
 
     Args:
         pixels: uint8 (B, P, N * P) or (B, P, N * P, C).
-        num_text_patches_B: Patches before each text's end patch, at most N - 1.
-        is_masked_BN: Patches to hide; what is hidden behind the end patch does not matter.
+        num_text_patches_B: Number of patches before each text's end patch, at most N - 1.
+        is_masked_BN: True for patches to hide. Patches after the end patch are ignored.
         pad_to: V, T and K are rounded up to multiples of this.
 
     Returns:
-        visible_patches: uint8 (V, F); a class token's are 0.
+        visible_patches: uint8 (V, F); 0 for class tokens.
         visible_positions: int32 (V,), 0 for class tokens, 1 + i for patch i; 0 in padding.
-        visible_slots: int32 (V,), where in the decoder's stream the token is; padding in its last slot.
-        visible_starts: int32 (B + 1,), where each text begins, and the end of the last.
-        positions: int32 (T,), the same for the decoder.
-        starts: int32 (B + 1,), the same for the decoder.
+        visible_slots: int32 (V,), index of the token in the decoder's stream; the last index for padding.
+        visible_starts: int32 (B + 1,), index at which each text begins, and the end of the last text.
+        positions: int32 (T,), as visible_positions, for the decoder.
+        starts: int32 (B + 1,), as visible_starts, for the decoder.
         target_patches: uint8 (K, F), the hidden patches.
-        target_slots: int32 (K,), where in the decoder's stream they are; rising.
+        target_slots: int32 (K,), their index in the decoder's stream, ascending.
         target_weights: float32 (K,), 1, and 0 in padding.
-        lengths: int32 (B,), patches of each text with its end patch.
+        lengths: int32 (B,), number of patches of each text, including the end patch.
     """
     B, N = is_masked_BN.shape
     lengths_B = np.asarray(num_text_patches_B, np.int64) + 1
-    if B == 0:  # a class token alone, so that every parameter has its (zero) gradient
+    if B == 0:  # only a class token, so that every parameter gets a (zero) gradient
         lengths_B = np.zeros(1, np.int64)
     patches_BN = _as_patches(pixels, N)
     F = int(np.prod(patches_BN.shape[2:]))
@@ -56,7 +55,7 @@ def pack(
 
     is_visible_T = np.ones(int(starts[-1]), np.bool_)
     row, column = np.nonzero(is_real_BN)
-    is_visible_T[starts[row] + 1 + column] = ~is_target_BN[is_real_BN]  # 1: behind the text's class token
+    is_visible_T[starts[row] + 1 + column] = ~is_target_BN[is_real_BN]  # 1: after the text's class token
     positions_T = np.arange(len(is_visible_T)) - np.repeat(starts[:-1], lengths_B + 1)
     visible_slots, target_slots = np.flatnonzero(is_visible_T), np.flatnonzero(~is_visible_T)
     visible_positions = positions_T[visible_slots]
@@ -67,7 +66,7 @@ def pack(
     visible[:num_visible][~is_class_token] = patches_BN[is_real_BN & ~is_target_BN].reshape(-1, F)
     targets = np.zeros((_up(num_targets, pad_to), F), np.uint8)
     targets[:num_targets] = patches_BN[is_target_BN].reshape(-1, F)
-    # Padding of the other two streams goes to a slot that no text has.
+    # Padding of the other two streams points to a slot that belongs to no text.
     is_padded = len(visible) > num_visible or len(targets) > num_targets
     num_tokens = _up(len(positions_T) + is_padded, pad_to)
     return {
@@ -85,7 +84,7 @@ def pack(
 
 
 def _as_patches(pixels: NDArray[np.uint8], num_patches: int) -> NDArray[np.uint8]:
-    """(B, P, N * P, ...) to (B, N, P, P, ...), a view."""
+    """Divide (B, P, N * P, ...) into patches (B, N, P, P, ...), as a view."""
     B, P = pixels.shape[:2]
     if pixels.shape[2] != num_patches * P:
         raise ValueError(
@@ -103,6 +102,6 @@ def _up(number: int, unit: int) -> int:
 
 
 def _padded(values: NDArray[np.int64], length: int, filler: int) -> NDArray[np.int32]:
-    found = np.full(length, filler, np.int32)
-    found[: len(values)] = values
-    return found
+    padded = np.full(length, filler, np.int32)
+    padded[: len(values)] = values
+    return padded

@@ -1,7 +1,7 @@
-"""The same weights for published PIXEL checkpoints and for transformers' `ViTMAEForPreTraining`, both ways.
+"""Convert weights from and to published PIXEL checkpoints and transformers' `ViTMAEForPreTraining`.
 
-Both have the same tensors under the same names and differ in config.json alone. Nothing but
-`difference_from_huggingface` imports transformers.
+Both have the same tensors with the same names and differ only in config.json. Only `difference_from_huggingface`
+imports transformers.
 
 Dimensions: L patches, D width.
 """
@@ -35,14 +35,14 @@ _HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu
 _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()}
 KIND = "with a model of type pixel or vit_mae"
 _PIXEL_EPSILON = 1e-5
-"""Of the decoder's last norm in models of the original's code, whatever config.json says of the others."""
+"""Epsilon of the decoder's last norm in models of the original's code, whatever the value in config.json."""
 _TABLES = {
     "encoder.position_embedding": "vit.embeddings.position_embeddings",
     "decoder.position_embedding": "decoder.decoder_pos_embed",
 }
 _TOKENS = {"encoder.class_token": "vit.embeddings.cls_token", "decoder.mask_token": "decoder.mask_token"}
 _LEADING_ONES = frozenset({*_TABLES.values(), *_TOKENS.values()})
-"""Their tensors that are (1, 1, D) or (1, 1 + L, D); ours have no dimensions of 1."""
+"""Published tensors of shape (1, 1, D) or (1, 1 + L, D). Ours have no dimensions of size 1."""
 _PATCH = ("encoder.patch", "vit.embeddings.patch_embeddings.projection")
 _FIELDS: dict[str, tuple[str, Any]] = {
     "hidden_size": ("hidden_size", 768),
@@ -59,7 +59,7 @@ _FIELDS: dict[str, tuple[str, Any]] = {
     "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
 }
-"""Our field to the original's, and the default of its config class, for keys that a config.json leaves out."""
+"""Our field to the original's field and its default in the original's config class, for keys missing in config.json."""
 _PROCESSOR = {
     "image_processor_type": "ViTImageProcessor",
     "do_convert_rgb": True,
@@ -68,12 +68,12 @@ _PROCESSOR = {
     "rescale_factor": 1 / 255,
     "do_normalize": False,
 }
-"""Pictures of rendered text keep their size and their colours, in [0, 1]."""
+"""Settings of the image processor: pictures of rendered text keep their size, and colours are scaled to [0, 1]."""
 
 
 def _names(config: PixelModelConfig, part: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Our names that begin with `part` to theirs: of tensors that are equal but for leading dimensions of 1, and of
-    queries, keys and values, which are three there."""
+    """Return two mappings from our names that begin with `part` to published names: of tensors that are equal except
+    for leading dimensions of size 1; and of query, key and value projections, which are three published tensors."""
     blocks = {f"encoder.layers.{layer}": f"vit.encoder.layer.{layer}" for layer in range(config.num_layers)}
     blocks |= {f"decoder.layers.{j}": f"decoder.decoder_layers.{j}" for j in range(config.decoder_num_layers)}
     modules = {
@@ -107,79 +107,78 @@ def _names(config: PixelModelConfig, part: str) -> tuple[dict[str, str], dict[st
 
 
 def published_names(config: PixelModelConfig, part: str = "") -> list[str]:
-    """The published names of all tensors whose names here begin with `part`: everything, or "encoder."."""
+    """Return the published names of all tensors whose names here begin with `part`: "" for all, or "encoder."."""
     return [*their_names(*_names(config, part)), f"{_PATCH[1]}.weight"]
 
 
 def to_huggingface_state(state: State, config: PixelModelConfig, part: str = "") -> dict[str, Tensor]:
-    """Our state dict, or the tensors whose names begin with `part`, under the published names."""
+    """Convert our state dict, or its tensors whose names begin with `part`, to published names."""
     same, split = _names(config, part)
-    found = to_theirs(state, same, split)
-    for theirs in found.keys() & _LEADING_ONES:
-        found[theirs] = found[theirs][(None,) * (3 - found[theirs].ndim)]
+    published = to_theirs(state, same, split)
+    for theirs in published.keys() & _LEADING_ONES:
+        published[theirs] = published[theirs][(None,) * (3 - published[theirs].ndim)]
     weight, bias = _with_zero(state, config.pixel_zero)
-    # Ours are flattened row by row, column by column, colour fastest; theirs are a convolution's.
+    # Ours are flattened in row-major order with colours last; theirs are the weights of a convolution.
     weight = weight.unflatten(1, (config.patch_size, config.patch_size, NUM_CHANNELS)).permute(0, 3, 1, 2)
-    return found | {f"{_PATCH[1]}.weight": weight, f"{_PATCH[1]}.bias": bias}
+    return published | {f"{_PATCH[1]}.weight": weight, f"{_PATCH[1]}.bias": bias}
 
 
 def _with_zero(state: State, zero: Zero) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the layer that embeds patches, turned between a model that reads black as 0, and one that
-    reads `zero` so and computes the same."""
+    """Return weight and bias of the layer that embeds patches, converted between a model for which black is 0 and an
+    equivalent one for which `zero` is 0. The conversion is its own inverse."""
     weight, bias = (state[f"{_PATCH[0]}.{kind}"] for kind in ("weight", "bias"))
     if zero == "black":
         return weight, bias
-    return -weight, bias + weight.sum(1)  # W (1 - x) + b = -W x + (b + W 1), which is its own inverse
+    return -weight, bias + weight.sum(1)  # W (1 - x) + b = -W x + (b + W 1)
 
 
 def patch_for_zero(state: State, zero: Zero) -> dict[str, Tensor]:
-    """Our state dict of a model that reads black as zero, for one that reads `zero` so and computes the same."""
+    """Convert our state dict of a model for which black is 0 to an equivalent one for which `zero` is 0."""
     weight, bias = _with_zero(state, zero)
     return {**state, f"{_PATCH[0]}.weight": weight, f"{_PATCH[0]}.bias": bias}
 
 
 def to_our_state(state: State, config: PixelModelConfig, part: str = "") -> dict[str, Tensor]:
-    """Published tensors under our names, of those that begin with `part`; all `published_names` must be there."""
+    """Convert published tensors to our names that begin with `part`. All `published_names` must be present."""
     state = {name: t.squeeze(0).squeeze(0) if name in _LEADING_ONES else t for name, t in state.items()}
-    found = to_ours(state, *_names(config, part))
-    return found | {f"{_PATCH[0]}.weight": state[f"{_PATCH[1]}.weight"].permute(0, 2, 3, 1).flatten(1)}
+    ours = to_ours(state, *_names(config, part))
+    return ours | {f"{_PATCH[0]}.weight": state[f"{_PATCH[1]}.weight"].permute(0, 2, 3, 1).flatten(1)}
 
 
 def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
-    """Return published tensors under our names. Raises CheckpointError where a tensor is missing or left over."""
-    # transformers 5 saves the decoder's layers under a name that it makes up by mistake.
+    """Convert published tensors to our names. Raises CheckpointError if tensors are missing or unexpected."""
+    # transformers 5 saves the decoder's layers under a wrong name by mistake.
     state = {name.replace("decoder.decoder_encoder.layer.", "decoder.decoder_layers."): t for name, t in state.items()}
-    wanted = published_names(config)
-    if missing := [name for name in wanted if name not in state]:
+    expected = published_names(config)
+    if missing := [name for name in expected if name not in state]:
         raise CheckpointError(
-            f"{len(missing)} of {len(wanted)} tensors are missing, such as {', '.join(missing[:3])}\n"
-            "  what is read is PIXELForPreTraining or ViTMAEForPreTraining, with the decoder; for a fine-tuned model: "
+            f"{len(missing)} of {len(expected)} tensors are missing, such as {', '.join(missing[:3])}\n"
+            "  give a PIXELForPreTraining or ViTMAEForPreTraining with its decoder; for a fine-tuned model: "
             "pretrainkit import FOLDER --recipe glue"
         )
-    if left_over := sorted(set(state) - set(wanted)):
+    if left_over := sorted(set(state) - set(expected)):
         raise CheckpointError(
-            f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
-            "  the weights belong to another architecture than config.json says"
+            f"{len(left_over)} tensors are not part of this model, such as {', '.join(left_over[:3])}\n"
+            "  the weights belong to a different architecture than config.json specifies"
         )
     return to_our_state(state, config)
 
 
 def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tuple[PixelModelConfig, dict[str, Tensor]]:
-    """The model for texts of another length: position tables are cut, or go on by the formula that made them.
+    """Return the model for texts of another length: position tables are cut, or extended by their formula.
 
-    The number of patches in a row of their grid stays as it is, so what was learnt of a position holds. Rotary
-    positions have no table.
+    The width of the grid does not change, so that learned positions stay valid. Rotary positions have no table.
     """
-    found = dict(state)
+    state_of_length = dict(state)
     if config.positions == "rotary":
-        return config.changed(max_patches=max_patches), found
+        return config.changed(max_patches=max_patches), state_of_length
     for name in _TABLES:
-        found[name] = fitted_table(state[name], max_patches, config.position_grid_width)
-    return config.changed(max_patches=max_patches, grid_width=config.position_grid_width), found
+        state_of_length[name] = fitted_table(state[name], max_patches, config.position_grid_width)
+    return config.changed(max_patches=max_patches, grid_width=config.position_grid_width), state_of_length
 
 
 def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[str, Any]:
-    """The contents of `config.json`."""
+    """Return the content of `config.json`."""
     model, objective = config.model, config.objective
     architecture = {"pixel": "PIXELForPreTraining", "vit_mae": "ViTMAEForPreTraining"}[model_type]
     return {
@@ -197,8 +196,8 @@ def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[s
 
 
 def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig, dict[str, Any]]:
-    """Return our model's config, and fields of our objective's, for the contents of a `config.json`. Raises
-    CheckpointError where the model is of another kind, or has a feature ours lacks."""
+    """Convert the content of a `config.json` to our model's config and fields of our objective's config. Raises
+    CheckpointError if the model is of another kind or has a feature that is not supported."""
     kind = values.get("model_type")
     if kind not in ("pixel", "vit_mae"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the pixel recipe reads 'pixel' and 'vit_mae'")
@@ -209,8 +208,8 @@ def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig
     patch_size = sizes["patch_size"]
     if height % patch_size or width % patch_size:
         raise CheckpointError(
-            f"config.json has image_size {[height, width]}, which squares of patch_size {patch_size} do not fill\n"
-            "  give a model whose pictures are whole patches"
+            f"config.json has image_size {[height, width]}, which is not a multiple of patch_size {patch_size}\n"
+            "  give a model whose pictures consist of whole patches"
         )
     is_pixel = kind == "pixel" or any(name.startswith("PIXEL") for name in values.get("architectures") or ())
     model = PixelModelConfig(
@@ -229,25 +228,25 @@ def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig
 def write_huggingface(
     state: State, config: PixelRun, out: Path, *, renderer: Path | None = None, model_type: str = "pixel"
 ) -> None:
-    """Write a folder in the layout of the published models, or for transformers itself with model_type vit_mae. The
-    files of the folder `renderer` are copied into it. Raises InputError where the model has no such form, or `out`
-    exists and is not an empty folder, or cannot be written."""
+    """Write a folder in the layout of the published models or, with model_type vit_mae, for transformers. The files of
+    the folder `renderer` are copied into it. Raises InputError if the model has no such form, if `out` exists and is
+    not an empty folder, or if it cannot be written."""
     require_grid(config)
     write_folder(out, to_huggingface_config(config, model_type), to_huggingface_state(state, config.model), renderer)
 
 
 def require_grid(config: PixelRun) -> None:
-    """Raises InputError where the model has no published form."""
+    """Raise InputError if the model has no published form."""
     if config.model.positions != "grid":
         raise InputError(
             f"a model with model.positions={config.model.positions} has no Hugging Face form: PIXEL and ViTMAE add "
-            "fixed positions\n  use --format safetensors, or train another one, such as pixel/tiny-grid"
+            "fixed positions\n  use --format safetensors, or train another model, such as pixel/tiny-grid"
         )
 
 
 def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: Path | None) -> None:
-    """The new folder `out` with `config.json`, weights under published names, the files of a renderer's folder, and the
-    image processor of transformers that makes its pictures what the model reads."""
+    """Create the folder `out` with `config.json`, weights with published names, the files of a renderer's folder, and
+    the settings of the image processor of transformers that converts pictures to the model's input."""
     with new_transformers_folder(out, values, state) as folder:
         (folder / "preprocessor_config.json").write_text(json.dumps(_PROCESSOR, indent=2) + "\n", "utf-8")
         if renderer is not None:
@@ -255,8 +254,8 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: P
 
 
 def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Tensor]]:
-    """Return the model's config, fields of the objective's and our state dict of a folder with a published model.
-    Raises CheckpointError where a file is missing or broken, or the model is of another kind."""
+    """Read a published model. Return the model's config, fields of the objective's config and our state dict. Raises
+    CheckpointError if a file is missing or broken, or the model is of another kind."""
     (config, objective), _ = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     state = from_huggingface_state(published_tensors(folder), config)
     table = state["encoder.position_embedding"]
@@ -265,26 +264,27 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
 
 
 def require_length(table: Tensor, config: PixelModelConfig, folder: Path) -> None:
-    """Raises CheckpointError where a table of positions is not as long as `config.json` says."""
+    """Raise CheckpointError if the length of a position table differs from that in `config.json`."""
     if len(table) != 1 + config.max_patches:
         raise CheckpointError(
-            f"{folder / 'config.json'} says {config.max_patches} patches, but the position table has {len(table) - 1}\n"
-            "  set image_size in config.json to what the weights are for"
+            f"{folder / 'config.json'} has {config.max_patches} patches, but the position table has {len(table) - 1}\n"
+            "  set image_size in config.json to the size for which the weights are made"
         )
 
 
 def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
-    """The width of the grid whose positions a table holds; None: that which its length stands for, or none at all."""
-    tried = [config.position_grid_width, *range(config.position_grid_width + 1, config.max_patches + 1)]
-    for width in tried:
+    """Return the width of the grid whose fixed positions are in a table. None: the default width for its length, or not
+    a fixed table."""
+    candidates = [config.position_grid_width, *range(config.position_grid_width + 1, config.max_patches + 1)]
+    for width in candidates:
         if torch.allclose(table, position_table(len(table) - 1, table.shape[1], width), atol=1e-5):
             return None if width == config.position_grid_width else width
-    _logger.info("the position table is no fixed one; it is kept as it is")
+    _logger.info("the position table is not a fixed one; it is kept unchanged")
     return None
 
 
 def published_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors from safetensors, else from pytorch_model.bin, of which nothing but tensors is read."""
+    """Read the tensors from safetensors, or else from pytorch_model.bin, of which only tensors are unpickled."""
     pickled = folder / "pytorch_model.bin"
     if any(folder.glob("*.safetensors")) or not pickled.is_file():
         return read_tensors(folder)
@@ -293,30 +293,30 @@ def published_tensors(folder: Path) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def difference_from_huggingface(config: PixelRun, model: nn.Module, folder: Path) -> float:
-    """The largest difference of the pixels that the model draws from those of transformers' `ViTMAEForPreTraining` with
-    the weights in `folder`, for random pictures that are full of text, and random masks."""
+    """Return the largest difference between the pixels that the model predicts and those of transformers'
+    `ViTMAEForPreTraining` with the weights in `folder`, for random pictures without blank patches and random masks."""
     from transformers import ViTMAEForPreTraining
 
     P, L = config.model.patch_size, config.model.max_patches
     if config.model.position_grid_width**2 != L:
         raise InputError(
-            f"transformers' ViTMAEForPreTraining has square grids only, and {L} patches are not one of width "
-            f"{config.model.position_grid_width}\n  compare a model of a square number of patches"
+            f"transformers' ViTMAEForPreTraining has only square grids, and {L} patches are not a square of width "
+            f"{config.model.position_grid_width}\n  compare a model with a square number of patches"
         )
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder_of_theirs:
         values = to_huggingface_config(config, "vit_mae")
-        Path(place, "config.json").write_text(json.dumps(values), "utf-8")
-        shutil.copyfile(folder / "model.safetensors", Path(place, "model.safetensors"))
-        theirs = ViTMAEForPreTraining.from_pretrained(place).eval()
-    theirs.decoder.decoder_norm.eps = config.model.decoder_norm_epsilon  # of which config.json does not speak
+        Path(folder_of_theirs, "config.json").write_text(json.dumps(values), "utf-8")
+        shutil.copyfile(folder / "model.safetensors", Path(folder_of_theirs, "model.safetensors"))
+        theirs = ViTMAEForPreTraining.from_pretrained(folder_of_theirs).eval()
+    theirs.decoder.decoder_norm.eps = config.model.decoder_norm_epsilon  # it has no key in config.json
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (2, P, L * P, NUM_CHANNELS), np.uint8)
     num_kept = int(L * (1 - config.objective.mask_ratio))
     noise_BL = rng.random((2, L)).argsort(1).argsort(1)
-    seen = theirs.vit(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255, noise=torch.from_numpy(noise_BL))
-    drawn = theirs.decoder(seen.last_hidden_state, seen.ids_restore).logits
+    encoded = theirs.vit(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255, noise=torch.from_numpy(noise_BL))
+    decoded = theirs.decoder(encoded.last_hidden_state, encoded.ids_restore).logits
     is_masked_BL = noise_BL >= num_kept
     batch = pack(pixels, np.full(2, L - 1), is_masked_BL)
     model = model.cpu().float().eval()
     ours = model({name: torch.from_numpy(array) for name, array in batch.items()}, L)
-    return float((ours - drawn[torch.from_numpy(is_masked_BL)]).abs().max())
+    return float((ours - decoded[torch.from_numpy(is_masked_BL)]).abs().max())

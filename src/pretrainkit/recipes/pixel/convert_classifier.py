@@ -1,8 +1,9 @@
-"""Fine-tuned models with a linear head, to and from the layout of the original, which transformers has no classes for.
+"""Convert fine-tuned models with a linear head from and to the layout of the original. transformers has no classes for
+them.
 
-PIXELForSequenceClassification, PIXELForTokenClassification, PIXELForQuestionAnswering and PIXELForBiaffineParsing: the
-encoder of `convert.py` without the decoder, a pooling of patches, and the head. Our pooling by attention (pma) has no
-such form: the original's also looks at padding, which this recipe does not compute.
+They are PIXELForSequenceClassification, PIXELForTokenClassification, PIXELForQuestionAnswering and
+PIXELForBiaffineParsing: the encoder of `convert.py` without the decoder, a pooling of patches, and the head. Our
+pooling by attention (pma) has no such form: that of the original also attends to padding, which is not computed here.
 
 Dimensions: L patches, D width.
 """
@@ -41,11 +42,11 @@ _HEADS: dict[Reads, dict[str, str]] = {
     "spans": {"weight": "qa_outputs.weight", "bias": "qa_outputs.bias"},
     "trees": {"arc": "biaffine_arcs.weight", "relation": "biaffine_rels.weight"},
 }
-"""Tensors of a head: our name to the original's."""
+"""Names of a head's tensors: ours to the original's."""
 _ANSWERS_FOR = {"words": "word", "spans": "span", "trees": "word"}
 _PUBLISHED_GRID = 23
 _OURS = "encoder."
-"""In front of the names of the encoder's tensors in a pretraining model."""
+"""Prefix of the names of the encoder's tensors in a pretraining model."""
 _POOLINGS = {
     "cls": {"pooling.dense": "vit.pooler.dense"},
     "patches": {"pooling.dense": "pooler.linear", "pooling.norm": "pooler.ln"},
@@ -53,59 +54,66 @@ _POOLINGS = {
 
 
 def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, renderer: Path | None) -> None:
-    """Write a folder in the layout of the published fine-tuned models. Raises InputError where the model has no such
-    form, or `out` exists and is not an empty folder, or cannot be written."""
+    """Write a folder in the layout of the published fine-tuned models. Raises InputError if the model has no such form,
+    if `out` exists and is not an empty folder, or if it cannot be written."""
     require_grid(config)
     pooling = config.text.pooling
     if model.reads == "examples" and pooling.startswith("pma"):
         raise InputError(
-            f"text.pooling={pooling} has no Hugging Face form: the original scales and masks it otherwise\n"
+            f"text.pooling={pooling} has no Hugging Face form: the original scales and masks it differently\n"
             "  use --format safetensors"
         )
     if model.reads == "trees" and pooling != "cls":
         raise InputError(
             f"a parser with text.pooling={pooling} has no Hugging Face form: "
-            "the root of a tree is the class token there\n"
+            "there, the root of a tree is the class token\n"
             "  use --format safetensors"
         )
     state = model.encoder.state_dict()
-    found = to_huggingface_state({f"{_OURS}{name}": value for name, value in state.items()}, config.model, _OURS)
+    tensors = to_huggingface_state({f"{_OURS}{name}": value for name, value in state.items()}, config.model, _OURS)
     if model.reads in ("examples", "trees"):
         names = _POOLINGS["cls" if pooling == "cls" else "patches"]
-        found |= {
+        tensors |= {
             f"{theirs}.{kind}": state[f"{ours}.{kind}"]
             for ours, theirs in names.items()
             for kind in ("weight", "bias")
             if f"{ours}.{kind}" in state
         }
-    found |= {_HEADS[model.reads][name]: tensor for name, tensor in model.head.state_dict().items()}
+    tensors |= {_HEADS[model.reads][name]: tensor for name, tensor in model.head.state_dict().items()}
     if model.reads == "trees":
-        found[_HEADS["trees"]["arc"]] = model.head.state_dict()["arc"][None]
+        tensors[_HEADS["trees"]["arc"]] = model.head.state_dict()["arc"][None]
     values = to_huggingface_config(config) | {
         "architectures": [_ARCHITECTURES[model.reads]],
         "interpolate_pos_encoding": False,
         "pooling": pooling,
         **(class_settings(model.classes) if model.reads != "spans" else {}),
     }
-    write_folder(out, values, found, renderer)
+    write_folder(out, values, tensors, renderer)
 
 
 def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-    """Read a fine-tuned model that `write_classifier` wrote, or the original, whose files do not tell the `pooling`
-    mean from max. Its config is that of pixel/base with the model of the folder. Raises CheckpointError where a file is
-    missing or broken, or the model is of another kind; InputError where the pooling is not known, or not the
-    folder's."""
+    """Read a fine-tuned model of `write_classifier` or of the original. Its config is that of pixel/base with the model
+    of the folder.
+
+    Args:
+        folder: The model's folder.
+        pooling: mean or max, for files of the original, which do not store it.
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+        InputError: The pooling is not known, or differs from that of the folder.
+    """
     (model, _), values = transformers_folder.read_config(folder, from_huggingface_config, KIND)
-    named = values.get("architectures") or ()
-    reads = next((_READS[name] for name in named if name in _READS), None)
+    architectures = values.get("architectures") or ()
+    reads = next((_READS[name] for name in architectures if name in _READS), None)
     if reads is None:
         raise CheckpointError(
-            f"{folder} holds {', '.join(named) or 'an unnamed model'}\n  what is read is {', '.join(_READS)}"
+            f"{folder} has {', '.join(architectures) or 'an unnamed model'}\n  supported models: {', '.join(_READS)}"
         )
     state = published_tensors(folder)
     if unread := [name for name in state if name.startswith("pooler.pooling.")]:
         raise CheckpointError(
-            f"{folder} pools by attention ({unread[0]}), which the original scales and masks otherwise than this "
+            f"{folder} pools by attention ({unread[0]}), which the original scales and masks differently from this "
             "recipe\n  fine-tune again from the pretrained model: pretrainkit finetune TASK --from PRETRAINED "
             "'model.encoder_settings={text: {pooling: pma:8}}'"
         )
@@ -115,7 +123,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
         names = _POOLINGS["cls"]
         text = {"pooling": "cls", "pooling_linear": True, "pooling_norm": True}
     if reads == "examples":
-        # The original's files have the layers of pooled patches in any case, used or not.
+        # The original's files always contain the layers that pool patches, even if they are not used.
         kind = "cls" if "vit.pooler.dense.weight" in state else "patches"
         names = {ours: theirs for ours, theirs in _POOLINGS[kind].items() if f"{theirs}.weight" in state}
         if "pooling" not in values and "pooling.norm" in names and _is_untrained_norm(state, names["pooling.norm"]):
@@ -127,14 +135,15 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
         }
     elif pooling is not None:
         raise InputError(
-            f"{folder} gives an answer for each {_ANSWERS_FOR[reads]}, and pools nothing\n  leave --pooling out"
+            f"{folder} gives an answer per {_ANSWERS_FOR[reads]} and does no pooling\n  leave --pooling out"
         )
     pairs = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in names.items() for part in ("weight", "bias")}
     heads = _HEADS[reads]
-    wanted = [*published_names(model, _OURS), *pairs.values(), *heads.values()]
-    if missing := [name for name in wanted if name not in state]:
+    expected = [*published_names(model, _OURS), *pairs.values(), *heads.values()]
+    if lacking := [name for name in expected if name not in state]:
         raise CheckpointError(
-            f"{folder} lacks {len(missing)} of {len(wanted)} tensors, such as {', '.join(missing[:3])}\n  copy it again"
+            f"{folder} lacks {len(lacking)} of {len(expected)} tensors, such as {', '.join(lacking[:3])}\n"
+            "  copy it again"
         )
     encoder = {name.removeprefix(_OURS): value for name, value in to_our_state(state, model, _OURS).items()}
     table = encoder["position_embedding"]
@@ -151,31 +160,31 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
     return ImportedTextClassifier(config, encoder, head, classes, length, reads, length)
 
 
-def _pooling(folder: Path, said: str | None, given: str | None) -> str:
-    """Return the folder's pooling, else the given one. Raises InputError where there is neither, or they differ."""
-    if said is None and given is None:
+def _pooling(folder: Path, stored: str | None, given: str | None) -> str:
+    """Return the folder's pooling, or else the given one. Raises InputError if there is neither, or they differ."""
+    if stored is None and given is None:
         raise InputError(
-            f"{folder} does not tell whether it takes the mean or the maximum of a text's patches: the original's "
-            f"files are the same\n  fix: pretrainkit import {folder} --recipe glue --pooling mean --out OUT\n"
+            f"{folder} does not specify whether it pools by mean or max: the original's files are the same for both\n"
+            f"  fix: pretrainkit import {folder} --recipe glue --pooling mean --out OUT\n"
             "  or --pooling max; the original's default is mean. Then use OUT instead"
         )
-    if said is not None and given not in (None, said):
-        raise InputError(f"{folder} pools by {said}, not by {given}\n  leave --pooling out")
-    found = said or given
-    if found not in ("cls", "mean", "max") or (said is None and found == "cls"):
-        raise InputError(f"{folder} cannot pool by {found!r}: it has the layers of mean and max\n  give --pooling mean")
-    return found
+    if stored is not None and given not in (None, stored):
+        raise InputError(f"{folder} pools by {stored}, not by {given}\n  leave --pooling out")
+    pooling = stored or given
+    if pooling not in ("cls", "mean", "max") or (stored is None and pooling == "cls"):
+        raise InputError(f"{folder} cannot pool by {pooling!r}: it has layers for mean and max\n  give --pooling mean")
+    return pooling
 
 
 def _is_untrained_norm(state: Mapping[str, Tensor], name: str) -> bool:
-    """True for a layer norm of ones and zeros. Training moves one that is used; the original's files have one that
-    `pooler_add_layer_norm` switched off, too."""
+    """Return True for a layer norm of ones and zeros, which was not used in training: the original's files also contain
+    a norm that `pooler_add_layer_norm` switched off."""
     return bool((state[f"{name}.weight"] == 1).all() and (state[f"{name}.bias"] == 0).all())
 
 
 def nearest_grid_width(table: Tensor, config: PixelModelConfig) -> int | None:
-    """Return the published width of the grid, or the one that the length of a trained table stands for (None),
-    whichever is nearer to the table."""
+    """Return the published width of the grid, or None for the default width of a table of this length, whichever is
+    nearer to the trained table."""
     rows, widths = min(len(table) - 1, config.max_patches), (config.position_grid_width, _PUBLISHED_GRID)
     own_distance, published = (
         (table - position_table(rows, table.shape[1], width)).abs().mean().item() for width in widths

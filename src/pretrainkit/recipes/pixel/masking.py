@@ -1,11 +1,11 @@
-"""Which patches are hidden. Torch-free.
+"""Draw masks: choose the patches to hide. This module does not import torch.
 
-Span masks are drawn by the original's rule (section 2.2 of Rust et al. 2022, https://arxiv.org/abs/2207.06991, and its
-released code): runs are tried one after another, and one counts if enough patches around it are visible. Each row is
-drawn from its own key, so that a mask does not depend on who asks for it; by a compiled helper (`_masks.c`) where there
-is one. `original_mask` draws as the original does, number by number.
+Span masks follow the original's rule (section 2.2 of Rust et al. 2022, https://arxiv.org/abs/2207.06991, and its
+released code): runs are tried one after another, and a run is accepted if enough patches around it are visible. Each
+row is drawn from its own key, so that a mask does not depend on batch or rank. A compiled helper (`_masks.c`) is used
+if available. `original_mask` reproduces the original's random numbers exactly.
 
-Dimensions: B texts, N patches of a row, R rows that are not complete, S longest run.
+Dimensions: B texts, N patches of a row, R rows that need more hidden patches, S maximum length of a run.
 """
 
 import random
@@ -23,11 +23,11 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 _TRIES = 100
-"""For one run, before it is given up with all that would follow."""
+"""Number of tries for a run before the search for runs ends."""
 _REST = 1
-"""Names the stream that completes masks."""
+"""Random stream that completes masks."""
 _FEW_DRAWS = 256
-"""Of a key that are made at once; twice as many where these are not enough."""
+"""Number of random numbers of a key that are drawn at once. It doubles if they are not enough."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,28 @@ class SpanRule:
     """Rule by which runs are drawn."""
 
     cumulative_weights: tuple[float, ...]
-    """S rising shares of runs of at most 1, 2, ... patches; the last is 1."""
+    """Cumulative probabilities of run lengths 1, 2, ... S; the last is 1."""
     spacing: int | None
-    """Visible patches on both sides; None: as many as the run has."""
+    """Number of patches that must be visible on both sides; None: the length of the run."""
 
 
 def draw_masks(
     config: PixelObjectiveConfig, keys: Keys, num_text_patches_B: NDArray[np.integer], num_patches: int
 ) -> Bools:
-    """The hidden patches of texts with so many patches before each end patch, at most N - 1; N is `num_patches`, that
-    of the canvas, if the ratio is spent on it. All draws depend on `keys`, (B,).
+    """Draw the hidden patches of texts.
+
+    Args:
+        keys: (B,); all random numbers of a row depend only on its key.
+        num_text_patches_B: Number of patches before each end patch, at most N - 1.
+        num_patches: N; with `mask_region="canvas"`, the number of patches of the canvas.
 
     Returns:
-        bool (B, N): of each row exactly ceil(mask_ratio x M), at least one of them of the text, where M is the length
-        of the text with its end patch (text) or N (canvas).
+        bool (B, N). Each row has exactly ceil(mask_ratio x M) hidden patches, at least one of them in the text. M is
+        the length of the text with its end patch (`mask_region="text"`) or N (`"canvas"`).
     """
     lengths_B = np.asarray(num_text_patches_B, np.int64) + 1
     sizes_B = lengths_B if config.mask_region == "text" else np.full_like(lengths_B, num_patches)
-    wanted_B = num_masked(sizes_B, config.mask_ratio)
+    num_masked_B = num_masked(sizes_B, config.mask_ratio)
     if config.masking == "random":
         is_masked_BN = np.zeros((len(keys), num_patches), np.bool_)
         first_B = np.floor(uniform(keys, 1)[:, 0] * lengths_B).astype(np.int64)
@@ -61,43 +65,45 @@ def draw_masks(
         longest = config.max_span_length
         weights = config.cumulative_span_weights or tuple((length + 1) / longest for length in range(longest))
         rule = SpanRule(weights, None if config.spacing == "span" else config.spacing)
-        is_masked_BN = draw_spans(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
-    return complete(is_masked_BN, fold(keys, _REST), sizes_B, wanted_B)
+        is_masked_BN = draw_spans(rule, keys, lengths_B, sizes_B, num_masked_B, num_patches)
+    return complete(is_masked_BN, fold(keys, _REST), sizes_B, num_masked_B)
 
 
 def num_masked(sizes: Ints, ratio: float) -> Ints:
-    """ceil(ratio x size), whatever the rounding of the product: 10 % of 10 are 1."""
+    """Return ceil(ratio x size), int64, without effects of rounding in the product: 10 % of 10 are 1."""
     return np.ceil(sizes * ratio - 1e-9).astype(np.int64)
 
 
-def complete(is_masked_BN: Bools, keys: Keys, sizes_B: Ints, wanted_B: Ints) -> Bools:
-    """The same with random further patches of the first `sizes_B`, up to `wanted_B` in each row."""
-    missing_B = wanted_B - is_masked_BN.sum(1)
+def complete(is_masked_BN: Bools, keys: Keys, sizes_B: Ints, num_masked_B: Ints) -> Bools:
+    """Hide random further patches among the first `sizes_B`, until each row has `num_masked_B` hidden patches."""
+    missing_B = num_masked_B - is_masked_BN.sum(1)
     rows = np.flatnonzero(missing_B > 0)
     if len(rows):
         noise_RN = uniform(keys[rows], is_masked_BN.shape[1])
         noise_RN[is_masked_BN[rows] | (np.arange(is_masked_BN.shape[1]) >= sizes_B[rows, None])] = np.inf
-        rank_RN = noise_RN.argsort(1).argsort(1)  # its place among the row's: hidden ones and the blank come last
+        rank_RN = noise_RN.argsort(1).argsort(1)  # rank in the row; hidden patches and blanks come last
         is_masked_BN[rows] |= rank_RN < missing_B[rows, None]
     return is_masked_BN
 
 
-def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int) -> Bools:
-    """bool (B, N): runs until `wanted_B` patches are hidden, or none was found room for.
+def draw_spans(
+    rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, num_masked_B: Ints, num_patches: int
+) -> Bools:
+    """Draw runs until `num_masked_B` patches are hidden, or until no place for a run is found. Return bool (B, N).
 
-    Try t of a key takes its draws 2 t (how long) and 2 t + 1 (where, among the first `sizes_B` patches; the first run
-    among the first `lengths_B`).
+    Try t of a key uses its random numbers 2 t (length of the run) and 2 t + 1 (its position among the first `sizes_B`
+    patches; for the first run, among the first `lengths_B`).
     """
     try:
         import pretrainkit.recipes.pixel._masks as compiled
     except ImportError:
-        return draw_spans_by_python(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
+        return draw_spans_by_python(rule, keys, lengths_B, sizes_B, num_masked_B, num_patches)
     is_masked_BN = np.zeros((len(keys), num_patches), np.bool_)
     compiled.draw_spans(
         np.ascontiguousarray(keys, np.uint64),
         np.ascontiguousarray(lengths_B, np.int64),
         np.ascontiguousarray(sizes_B, np.int64),
-        np.ascontiguousarray(wanted_B, np.int64),
+        np.ascontiguousarray(num_masked_B, np.int64),
         np.array(rule.cumulative_weights, np.float64),
         -1 if rule.spacing is None else rule.spacing,
         is_masked_BN,
@@ -106,11 +112,11 @@ def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wante
 
 
 def draw_spans_by_python(
-    rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int
+    rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, num_masked_B: Ints, num_patches: int
 ) -> Bools:
-    """`draw_spans` without the helper, row by row."""
+    """Do the same as `draw_spans` without the compiled helper, row by row."""
     is_masked_BN = np.zeros((len(keys), num_patches), np.bool_)
-    for row, (length, size, wanted) in enumerate(zip(lengths_B.tolist(), sizes_B.tolist(), wanted_B.tolist())):
+    for row, (length, size, wanted) in enumerate(zip(lengths_B.tolist(), sizes_B.tolist(), num_masked_B.tolist())):
         is_masked_BN[row, :size] = original_mask(
             _KeyDraws(keys[row]),
             num_patches=size,
@@ -124,7 +130,7 @@ def draw_spans_by_python(
 
 
 class _KeyDraws:
-    """Stands in for `random.Random`, with the draws of a key."""
+    """Replacement of `random.Random` that takes its random numbers from a key."""
 
     def __init__(self, key: Keys) -> None:
         self._key, self._try = key, -1
@@ -150,14 +156,14 @@ def original_mask(
     spacing: int | None,
     cumulative_span_weights: Sequence[float] | None,
 ) -> Bools:
-    """bool (N,): what the original's generator gives with Python's random numbers in that state.
+    """Return the mask that the original's generator makes with the random numbers of `rng`, bool (N,).
 
     Args:
-        num_text_patches: The end patch included, as the original's driver passes it.
-        spacing: None: as many as the run has.
-        cumulative_span_weights: None: all lengths alike.
+        num_text_patches: Number of patches including the end patch, as the original's driver passes it.
+        spacing: Number of visible patches on both sides of a run; None: the length of the run.
+        cumulative_span_weights: Cumulative probabilities of run lengths; None: all lengths are equally likely.
     """
-    is_masked = bytearray(num_patches)  # whose slices are several times as fast as an array's
+    is_masked = bytearray(num_patches)  # its slices are several times as fast as those of an array
     lengths = range(1, max_span_length + 1)
     count, fails, is_first = 0, 0, True
     while count < num_masking_patches and fails < _TRIES:

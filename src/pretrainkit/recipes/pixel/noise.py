@@ -1,8 +1,9 @@
-"""Words with errors, to see how much a model minds: letters swapped, left out, mistyped, or exchanged for lookalikes.
+"""Add errors to words, to test the robustness of a model: letters are swapped, left out, mistyped or replaced by
+lookalikes.
 
-The attacks are those that PIXEL was compared with BERT under (Eger and Benz 2020, "From Hero to Zeroe",
-https://arxiv.org/abs/2010.05648), by rules of our own where theirs are learned or looked up. Of files of labelled
-examples everything but the words stays as it is.
+The attacks are those with which PIXEL was compared with BERT (Eger and Benz 2020, "From Hero to Zeroe",
+https://arxiv.org/abs/2010.05648). Rules of our own replace those that are learned or looked up there. In files of
+labelled examples, only words are changed.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from pretrainkit.rng import fold_one, generator, stream_key
 
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
 JOINS_WORDS: tuple[Attack, ...] = ("segmentation",)
-"""These change the number of words, so that labels of words lose their places."""
+"""Attacks that change the number of words, so that labels per word would no longer match."""
 
 Typos = Mapping[str, Sequence[str]]
-"""A word in small letters to what people wrote instead."""
+"""Word in lower case to its misspellings."""
 Change = Callable[[list[str]], list[str]]
-"""The next list of words to words with errors."""
+"""Function that adds errors to the words of the next text."""
 _FORM = 1
 """Column of the word in CoNLL-U."""
 
@@ -39,7 +40,7 @@ _SOUNDS = (
     ("kn", "n"), ("wr", "r"), ("ee", "ea"), ("ea", "ee"), ("oo", "u"), ("ai", "ay"), ("ce", "se"), ("ci", "si"),
     ("ge", "je"), ("x", "ks"), ("c", "k"), ("s", "z"), ("y", "i"), ("i", "y"), ("v", "f"), ("d", "t"),
 )  # fmt: skip
-"""The first that occurs is exchanged."""
+"""Replacements by sound. Only the first one that occurs in a word is applied."""
 _LOOKALIKES = str.maketrans("aceijopsvxyABCEHIJKMNOPSTXYZ", "асеіјорѕνхуАВСЕНІЈКМΝОРЅТХΥΖ")
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030c\u0323\u0331"
 
@@ -47,25 +48,25 @@ _ACCENTS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030c\u0323\u
 def corrupt(
     words: Sequence[str], attack: Attack, severity: float, *, seed: int, index: int, typos: Typos | None = None
 ) -> list[str]:
-    """Return the words of one example, some of them with errors. "segmentation" joins some, so that there are fewer;
-    other attacks return as many. Raises InputError where there is no such attack or severity, or natural-typo has no
-    list.
+    """Return the words of an example with errors in some of them. "segmentation" joins words, so that there are fewer;
+    other attacks keep their number. Raises InputError if the attack or the severity is invalid, or if natural-typo has
+    no list.
 
     Args:
-        words: Without spaces.
+        words: Words without spaces.
         attack: The kind of error.
-        severity: Share of the words that are attacked, in [0, 1]: each by itself.
-        seed: Of all examples.
-        index: Of this one. Which words are attacked, and how, follows from both and the attack alone, so that neither
-            the number of processes nor what comes before changes it.
-        typos: For natural-typo.
+        severity: Probability that a word is attacked, in [0, 1].
+        seed: Seed of all examples.
+        index: Index of the example. The errors depend only on seed, index and attack, and not on the number of
+            processes or on other examples.
+        typos: Misspellings for natural-typo.
     """
     if attack not in ATTACKS:
         raise InputError(f"there is no attack {attack!r}\n  choose one of: {', '.join(ATTACKS)}")
     if not 0 <= severity <= 1:
         raise InputError(f"the severity is {severity}\n  give a share of the words, from 0 to 1")
     if attack == "natural-typo" and not typos:
-        raise InputError("natural-typo needs a list of what people wrote\n  name a file by --typos")
+        raise InputError("natural-typo needs a list of misspellings\n  name a file with --typos")
     rng = generator(fold_one(stream_key(seed, "noise", attack), index))
     is_hit = rng.random(len(words)) < severity
     if attack == "segmentation":
@@ -75,19 +76,19 @@ def corrupt(
 
 
 def _joined(words: Sequence[str], is_hit: Sequence[bool]) -> list[str]:
-    found: list[str] = []
+    joined: list[str] = []
     is_open = False
     for word, hit in zip(words, is_hit, strict=True):
         if is_open:
-            found[-1] += word
+            joined[-1] += word
         else:
-            found.append(word)
+            joined.append(word)
         is_open = hit
-    return found
+    return joined
 
 
 def _swapped(letters: str, rng: np.random.Generator) -> str:
-    return "".join(letters[place] for place in rng.permutation(len(letters)))
+    return "".join(letters[index] for index in rng.permutation(len(letters)))
 
 
 def _inner_swapped(word: str, rng: np.random.Generator) -> str:
@@ -95,28 +96,28 @@ def _inner_swapped(word: str, rng: np.random.Generator) -> str:
 
 
 def _mistyped(word: str, rng: np.random.Generator) -> str:
-    places = [place for place, letter in enumerate(word) if letter.lower() in _NEIGHBOURS]
-    if not places:
+    indices = [index for index, letter in enumerate(word) if letter.lower() in _NEIGHBOURS]
+    if not indices:
         return word
-    place = int(rng.choice(places))
-    letter = str(rng.choice(_NEIGHBOURS[word[place].lower()]))
-    return word[:place] + (letter.upper() if word[place].isupper() else letter) + word[place + 1 :]
+    index = int(rng.choice(indices))
+    letter = str(rng.choice(_NEIGHBOURS[word[index].lower()]))
+    return word[:index] + (letter.upper() if word[index].isupper() else letter) + word[index + 1 :]
 
 
 def _mistaken(word: str, rng: np.random.Generator, typos: Typos) -> str:
-    known = typos.get(word.lower())
-    if not known:
+    candidates = typos.get(word.lower())
+    if not candidates:
         return word
-    found = str(rng.choice(list(known)))
-    return found.capitalize() if word[:1].isupper() else found
+    typo = str(rng.choice(list(candidates)))
+    return typo.capitalize() if word[:1].isupper() else typo
 
 
 def _as_it_sounds(word: str, rng: np.random.Generator) -> str:
     for letters, sound in _SOUNDS:
         if letters in word.lower():
-            place = word.lower().index(letters)
-            sound = sound.capitalize() if word[place].isupper() else sound
-            return word[:place] + sound + word[place + len(letters) :]
+            index = word.lower().index(letters)
+            sound = sound.capitalize() if word[index].isupper() else sound
+            return word[:index] + sound + word[index + len(letters) :]
     return word
 
 
@@ -126,7 +127,8 @@ def _accented(word: str, rng: np.random.Generator) -> str:
 
 
 def _neighbours() -> dict[str, list[str]]:
-    """Letters beside each key, in its row and the rows above and below, which stand half a key apart."""
+    """Return the neighbours of each key, in its row and in the rows above and below, which are shifted by half a
+    key."""
     place = {letter: (row, 2 * column + row) for row, keys in enumerate(_KEYS) for column, letter in enumerate(keys)}
     return {
         letter: [other for other, (r, c) in place.items() if other != letter and abs(r - row) <= 1 and abs(c - at) <= 2]
@@ -158,61 +160,67 @@ def write_noisy(
     seed: int = 0,
     typos: str | Path | None = None,
 ) -> int:
-    """Write a file again with errors in its words, and return the number of texts or sentences written. Raises
-    DataError where a file cannot be read, or has no such column; InputError as `corrupt` does.
+    """Copy a file with errors in its words, and return the number of changed texts or sentences. Raises DataError if a
+    file cannot be read or has no such column; InputError as `corrupt` does.
 
-    Args not explained here are those of `corrupt`. In `.conllu` (or `.conll`) words are changed one for one while all
-    annotation stays; `.jsonl`, and `.tsv` with a line of names, have texts under `columns`, and several texts of an
-    example are changed apart. `out` has the same format. `typos`: a file with a word and what people wrote instead on
-    each line.
+    Args:
+        source: A `.conllu` or `.conll` file, in which words are replaced and annotation is kept; or a `.jsonl` file, or
+            a `.tsv` file with a header line.
+        out: The new file, in the same format.
+        attack: See `corrupt`.
+        severity: See `corrupt`.
+        columns: Columns of `.jsonl` and `.tsv` files with text. The texts of an example are changed separately.
+        seed: See `corrupt`.
+        typos: A file with a word and its misspellings on each line.
     """
     source, out = Path(source), Path(out)
-    known = None if typos is None else read_typos(typos)
-    corrupt([], attack, severity, seed=seed, index=0, typos=known)  # refuses what cannot be before a line is read
+    typos_by_word = None if typos is None else read_typos(typos)
+    corrupt([], attack, severity, seed=seed, index=0, typos=typos_by_word)  # checks the arguments before reading
     numbers = itertools.count()
 
     def change(words: list[str]) -> list[str]:
-        return corrupt(words, attack, severity, seed=seed, index=next(numbers), typos=known)
+        return corrupt(words, attack, severity, seed=seed, index=next(numbers), typos=typos_by_word)
 
     if source.suffix in (".conllu", ".conll"):
         if attack in JOINS_WORDS:
-            raise DataError(f"{attack} joins words, and {source} has annotation for each\n  choose another attack")
+            raise DataError(f"{attack} joins words, but {source} annotates each word\n  choose another attack")
         runs = itertools.groupby(_lines(source), key=bool)  # sentences, and the empty lines between them
         sentences = (_sentence(list(run), change) if has_text else run for has_text, run in runs)
         lines: Iterator[str] = itertools.chain.from_iterable(sentences)
     elif source.suffix in (".jsonl", ".tsv"):
         if not columns:
-            raise DataError(f"nothing says what in {source} is text\n  name a column by --column")
+            raise DataError(f"the column with the text of {source} is not given\n  name a column with --column")
         rows = _jsonl if source.suffix == ".jsonl" else _tsv
         lines = rows(_lines(source), columns, change, source)
     else:
-        raise DataError(f"{source} is neither .conllu nor .jsonl nor .tsv\n  convert it to one of them")
+        raise DataError(f"{source} is not a .conllu, .jsonl or .tsv file\n  convert it to one of these formats")
     with atomic_file(out) as file:
         for line in lines:
             file.write(f"{line}\n".encode())
-    return next(numbers)  # how many were taken
+    return next(numbers)  # the number of texts so far
 
 
 def read_typos(path: str | Path) -> Typos:
-    """A word and what people wrote instead on each line, separated by blanks; by the word in small letters."""
-    found: dict[str, list[str]] = {}
+    """Read a file with a word and its misspellings on each line, separated by blanks. Keys are in lower case."""
+    typos: dict[str, list[str]] = {}
     for line in _lines(Path(path)):
-        word, *wrong = line.split() or [""]
-        if wrong:
-            found.setdefault(word.lower(), []).extend(wrong)
-    if not found:
-        raise DataError(f"{path} has no line with a word and a misspelling of it\n  write them beside each other")
-    return found
+        word, *misspellings = line.split() or [""]
+        if misspellings:
+            typos.setdefault(word.lower(), []).extend(misspellings)
+    if not typos:
+        raise DataError(f"{path} has no line with a word and its misspelling\n  write both on one line")
+    return typos
 
 
 def _sentence(lines: list[str], change: Change) -> Iterator[str]:
-    """Words with a plain number are changed; `# text`, which would give away the right ones, is left out."""
+    """Yield a sentence with changed words. Only words with a plain number are changed. The comment `# text`, which has
+    the original words, is left out."""
     rows = [line.split("\t") for line in lines]
     is_word = [len(row) > _FORM and row[0].isdigit() for row in rows]
-    rest = iter(change([row[_FORM] for row, is_one in zip(rows, is_word, strict=True) if is_one]))
-    for line, row, is_one in zip(lines, rows, is_word, strict=True):
-        if is_one:
-            yield "\t".join([*row[:_FORM], next(rest), *row[_FORM + 1 :]])
+    changed_words = iter(change([row[_FORM] for row, is_changed in zip(rows, is_word, strict=True) if is_changed]))
+    for line, row, is_changed in zip(lines, rows, is_word, strict=True):
+        if is_changed:
+            yield "\t".join([*row[:_FORM], next(changed_words), *row[_FORM + 1 :]])
         elif not line.startswith("# text"):
             yield line
 
@@ -224,9 +232,9 @@ def _jsonl(lines: Iterable[str], columns: Sequence[str], change: Change, source:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{source}: line {at} is not JSON: {error}\n  write one object on each line") from error
+            raise DataError(f"{source}: line {at} is not valid JSON: {error}\n  write one object per line") from error
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in columns):
-            raise DataError(f"{source}: line {at} has no text under each of {', '.join(columns)}\n  check --column")
+            raise DataError(f"{source}: line {at} does not have text in all of {', '.join(columns)}\n  check --column")
         changed = {name: " ".join(change(row[name].split())) for name in columns}
         yield json.dumps(row | changed, ensure_ascii=False)
 
@@ -237,15 +245,15 @@ def _tsv(lines: Iterable[str], columns: Sequence[str], change: Change, source: P
     names = header.split("\t")
     unknown = [name for name in columns if name not in names]
     if unknown:
-        raise DataError(f"{source} has no column {unknown[0]!r}\n  it has: {', '.join(names)}")
-    places = [names.index(name) for name in columns]
+        raise DataError(f"{source} has no column {unknown[0]!r}\n  its columns: {', '.join(names)}")
+    column_indices = [names.index(name) for name in columns]
     yield header
     for at, line in enumerate(rows, 2):
         cells = line.split("\t")
         if len(cells) != len(names):
-            raise DataError(f"{source}: line {at} has {len(cells)} cells, the first line {len(names)}\n  mend it")
-        for place in places:
-            cells[place] = " ".join(change(cells[place].split()))
+            raise DataError(f"{source}: line {at} has {len(cells)} cells, but the header {len(names)}\n  fix this line")
+        for index in column_indices:
+            cells[index] = " ".join(change(cells[index].split()))
         yield "\t".join(cells)
 
 
@@ -255,4 +263,4 @@ def _lines(path: Path) -> Iterator[str]:
             for line in file:
                 yield line.rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}\n  give a file of UTF-8 text") from error
+        raise DataError(f"{path} cannot be read: {error}\n  give a UTF-8 text file") from error

@@ -1,4 +1,4 @@
-"""Pixels of hidden patches: one sum with one weight.
+"""The objective: reconstruct the pixels of hidden patches.
 
 Dimensions: K patches to predict, F = S * 3 values of a patch with S pixels.
 """
@@ -13,12 +13,11 @@ from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, Sepa
 
 TERM = "masked_patch_loss"
 _EPSILON = 1e-6
-"""Added to the variance of a patch."""
+"""Epsilon that is added to the variance of a patch."""
 
 
 class PixelObjective(SeparableObjective):
-    """The loss is the mean squared error of a hidden patch, averaged over all that hold text (or the end patch) of the
-    global batch."""
+    """Mean squared error of hidden patches, averaged over all hidden text and end patches of the batch of all ranks."""
 
     def __init__(self, config: PixelRun) -> None:
         self._config = config
@@ -35,26 +34,26 @@ class PixelObjective(SeparableObjective):
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """The loss; the same of patches with ink and of those of one colour, blanks and end patches, apart; and
-        `blind_loss`, of answering each patch with its own mean."""
+        """Return the loss, the losses of patches with ink and of single-colour patches (blank and end patches)
+        separately, and `blind_loss`, the loss of predicting each patch by its own mean."""
         error_K = self._errors(model, batch)
         weight_K, patches = batch["target_weights"], batch["target_patches"]
         has_ink_K = _has_ink(patches, self._config.model.patch_size)
-        found = {
+        sums = {
             TERM: _mean_over(error_K, self._weights(batch)),
             "inked_patch_loss": _mean_over(error_K, weight_K * has_ink_K),
             "blank_patch_loss": _mean_over(error_K, weight_K * (1 - has_ink_K)),
         }
         if self._config.objective.normalize_target:
-            found["blind_loss"] = _mean_over(self._target(patches).square().mean((1, 2)), weight_K)
-        return found
+            sums["blind_loss"] = _mean_over(self._target(patches).square().mean((1, 2)), weight_K)
+        return sums
 
     def cost(self, batch: HostBatch) -> Cost:
-        """Examples, patches and FLOPs of one forward and backward pass over real patches.
+        """Return examples, patches and FLOPs of a forward and backward pass over real patches.
 
-        2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: `block_flops` of encoder and decoder, of
-        which the encoder has the visible tokens; embedding of visible patches with three colours, prediction of hidden
-        ones. That the last block leaves tokens out is not counted.
+        Only matrix products count: 2 FLOPs per multiply-add, backward = 2 x forward. They are `block_flops` of the
+        encoder (visible tokens) and the decoder (all tokens), the embedding of visible patches in three colours, and
+        the prediction of hidden patches. The last block counts in full although it skips tokens.
         """
         model = self._config.model
         lengths_B = np.diff(batch["starts"]).astype(np.float64)
@@ -75,7 +74,7 @@ class PixelObjective(SeparableObjective):
         )
 
     def _weights(self, batch: Batch) -> Tensor:
-        """float32 (K,): what each hidden patch counts."""
+        """Return the weight of each hidden patch in the loss, float32 (K,)."""
         weight_K, blank = batch["target_weights"], self._config.objective.blank_weight
         if blank == 1:
             return weight_K
@@ -83,7 +82,7 @@ class PixelObjective(SeparableObjective):
         return weight_K * (has_ink_K + blank * (1 - has_ink_K))
 
     def _errors(self, model: nn.Module, batch: Batch) -> Tensor:
-        """float32 (K,): mean squared error of each hidden patch."""
+        """Return the mean squared error of each hidden patch, float32 (K,)."""
         predicted_KF = model(batch, self._config.data.max_patches)
         predicted_KSC = predicted_KF.float().unflatten(1, (-1, NUM_CHANNELS))
         return (predicted_KSC - self._target(batch["target_patches"])).square().mean((1, 2))
@@ -95,21 +94,25 @@ class PixelObjective(SeparableObjective):
 
 
 def target_pixels(patches: Tensor, patch_size: int, *, is_normalized: bool) -> Tensor:
-    """Return the values to predict of uint8 (K, S) of grey or (K, S * 3) of coloured patches, S = patch_size^2: float32
-    (K, S, 1) for grey, where the three colours are one, or (K, S, 3). They are in [0, 1], or standardized within each
-    patch, with the unbiased variance over all its values in three colours."""
+    """Return the values to predict, float32 (K, S, 1) for grey or (K, S, 3) for coloured patches, S = patch_size^2.
+
+    Args:
+        patches: uint8 (K, S) for grey or (K, S * 3) for coloured patches.
+        is_normalized: Standardize each patch, with the unbiased variance of all its values in three colours. Otherwise
+            values are in [0, 1].
+    """
     values_KSC = patches.float().div(255).unflatten(1, (patch_size**2, -1))
     if not is_normalized:
         return values_KSC
     mean_K11 = values_KSC.mean((1, 2), keepdim=True)
     centred_KSC = values_KSC - mean_K11
-    num = patch_size**2 * NUM_CHANNELS  # grey values count three times, as in the original
+    num = patch_size**2 * NUM_CHANNELS  # grey values count once per colour, as in the original
     variance_K11 = centred_KSC.square().mean((1, 2), keepdim=True) * (num / (num - 1))
     return centred_KSC * torch.rsqrt(variance_K11 + _EPSILON)
 
 
 def _has_ink(patches: Tensor, patch_size: int) -> Tensor:
-    """float32 (K,): 1 where the pixels of uint8 (K, F) are not all of one colour."""
+    """Return 1 for patches, uint8 (K, F), with more than one colour and 0 for others, float32 (K,)."""
     values_KSC = patches.unflatten(1, (patch_size**2, -1))
     return (values_KSC != values_KSC[:, :1]).any(2).any(1).float()
 

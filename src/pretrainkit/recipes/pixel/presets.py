@@ -1,4 +1,4 @@
-"""Complete configs of the PIXEL recipe by name. Torch-free. Only the data paths are missing."""
+"""Presets: complete configs of the PIXEL recipe by name, without data paths. This module does not import torch."""
 
 from collections.abc import Callable
 
@@ -8,16 +8,15 @@ from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGro
 from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 FINAL_LR = 1e-5
-"""Of the published run, whatever its peak."""
+"""Final learning rate of the published run, independent of the peak."""
 
 
 def tiny() -> PixelRun:
-    """4 layers x 128, decoder 2 x 96: for tests and try-outs.
+    """4 layers, width 128; decoder: 2 layers, width 96. For tests and trials. 1.2 M parameters; rows of 64 patches.
 
-    1.2 M parameters. Unlike the published models, a narrow one learns letters within minutes if it finds a patch's
-    neighbours (rotary positions), if ink alone is seen, if initial weights are as large as its width asks for
-    (128^-0.5), and if single patches are hidden between visible ones. Canvases of 64 patches; best with a font of equal
-    widths and strategy="words", which give a patch two whole letters.
+    It differs from the published models so that a narrow model learns letters within minutes: rotary positions, white
+    pixels are 0, initial weights with the deviation 128^-0.5, and single hidden patches between visible ones. It works
+    best with a monospaced font and strategy="words", which give two whole letters per patch.
     """
     return PixelRun(
         num_steps=1_500,
@@ -48,9 +47,9 @@ def tiny() -> PixelRun:
 
 
 def tiny_grid() -> PixelRun:
-    """As pixel/tiny, with positions of a fixed grid: a ViTMAE that transformers loads from an export.
+    """pixel/tiny with positions of a fixed grid: a ViTMAE, whose export transformers can load.
 
-    1.2 M parameters. Neighbours are found later than with rotary positions, which have no Hugging Face form.
+    1.2 M parameters. It learns more slowly than with rotary positions, which have no Hugging Face form.
     """
     run = tiny()
     model = run.model.model_dump() | {"positions": "grid", "decoder_norm_epsilon": run.model.layer_norm_epsilon}
@@ -59,8 +58,8 @@ def tiny_grid() -> PixelRun:
 
 
 def small() -> PixelRun:
-    """12 layers x 384, decoder 4 x 264, 25 598 544 parameters: the published pixel-small-continuous. Otherwise as
-    pixel/base."""
+    """The published pixel-small-continuous: 12 layers, width 384; decoder: 4 layers, width 264. 25 598 544 parameters.
+    The other settings are those of pixel/base."""
     model = PixelModelConfig(
         hidden_size=384,
         num_layers=12,
@@ -75,12 +74,12 @@ def small() -> PixelRun:
 
 
 def base() -> PixelRun:
-    """12 layers x 768, decoder 8 x 512, 112 334 080 parameters: the published pixel-base and its recipe.
+    """The published pixel-base: 12 layers, width 768; decoder: 8 layers, width 512. 112 334 080 parameters.
 
-    "scratch_noto_span0.25-dropout" with "fp16_apex_bs32": 1 000 000 steps of 256 canvases of 529 patches. The peak is
-    1.5e-4 x batch / 256, so 1.5e-4 here; for another data.batch_size scale optimizer.peak_lr with it. The learning rate
-    ends at 1e-5, which is schedule.floor x peak. The original computed in float16; precision.compute=auto takes
-    bfloat16. Decay spares biases and norms alone.
+    The config is "scratch_noto_span0.25-dropout" with "fp16_apex_bs32": 1 000 000 steps of 256 rows of 529 patches. The
+    peak learning rate is 1.5e-4 x batch / 256, which is 1.5e-4 here; scale optimizer.peak_lr with data.batch_size. The
+    learning rate ends at 1e-5, which is schedule.floor x peak. The original used float16; precision.compute=auto uses
+    bfloat16. Weight decay applies to everything except biases and norms.
     """
     peak_lr = 1.5e-4
     return PixelRun(

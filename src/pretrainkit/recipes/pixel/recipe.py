@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""The recipe's interface to the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Pixel(
     ComparesWithHuggingFace[PixelRun],
     CorruptsWords[PixelRun],
 ):
-    """Hidden patches of rendered text, drawn again by a masked autoencoder."""
+    """The recipe of masked autoencoders of rendered text."""
 
     name = "pixel"
-    summary = "PIXEL: text as pictures, without a tokenizer; hidden patches are drawn again."
+    summary = "PIXEL: text as pictures, without a tokenizer; the model reconstructs hidden patches."
 
     config_class = PixelRun
     chooses_pooling = True
@@ -91,7 +91,8 @@ class Pixel(
         return open_source(config, split)
 
     def build_order(self, config: PixelRun, source: BatchSource) -> Order:
-        """Draw components in proportion to their rows ** (1 / data.temperature), where they have no weights."""
+        """Return the order of examples. With `data.temperature`, components are sampled in proportion to rows ** (1 /
+        data.temperature)."""
         if config.data.temperature == 1:
             return super().build_order(config, source)
         from pretrainkit.data.order import Order
@@ -102,13 +103,13 @@ class Pixel(
         return Order(source.sizes, weights=weights, mode=data.order, seed=config.seed, batch_size=data.batch_size)
 
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
-        """Text is drawn, not cut into tokens: the folder of the renderer, where the data say."""
+        """Return the folder of the renderer, which takes the place of a tokenizer; None if it is unknown."""
         from pretrainkit.recipes.pixel.rows import renderer_folder
 
         return renderer_folder(config.data)
 
     def with_tokenizer(self, config: PixelRun, tokenizer: Path) -> PixelRun:
-        """Text is drawn by the renderer that was kept."""
+        """Return the config with the renderer that the run kept."""
         return config.changed(data={"renderer": str(tokenizer)})
 
     def has_own_vocabulary(self, config: PixelRun) -> bool:
@@ -137,8 +138,8 @@ class Pixel(
     def as_text_encoder(
         self, config: PixelRun, tokenizer: Path | None, max_length: int
     ) -> tuple[PixelRun, Path | None]:
-        """Tables of positions become as long as texts; a renderer that is to draw otherwise, or a font, becomes a
-        folder of its own."""
+        """Set the length of position tables to `max_length`. A font, or a renderer with changed settings, becomes a
+        renderer folder in the cache."""
         from pretrainkit.recipes.pixel.text_reader import changed_renderer
 
         model, data, text = config.model, config.data, config.text
@@ -160,21 +161,21 @@ class Pixel(
     def fitted_weights(
         self, config: PixelRun, given: PixelRun, weights: Mapping[str, Tensor]
     ) -> tuple[PixelRun, Mapping[str, Tensor]]:
-        """Tables of positions are cut, or go on by their formula; rotary positions have no length."""
+        """Cut position tables, or extend them by their formula. Rotary positions have no table."""
         from pretrainkit.recipes.pixel.convert import with_length
 
-        wanted, trained = config.model, given.model
-        if wanted.positions != trained.positions:
+        model, trained = config.model, given.model
+        if model.positions != trained.positions:
             return given, weights
-        if wanted.positions == "grid" and wanted.position_grid_width != trained.position_grid_width:
+        if model.positions == "grid" and model.position_grid_width != trained.position_grid_width:
             raise ConfigError(
-                f"init_from counts {trained.position_grid_width} patches in a row of its grid of positions, but "
-                f"model.max_patches={wanted.max_patches} has {wanted.position_grid_width}\n"
-                f"  set model.grid_width={trained.position_grid_width}, which keeps what was learnt of positions"
+                f"init_from has a position grid of width {trained.position_grid_width}, but that of "
+                f"model.max_patches={model.max_patches} is {model.position_grid_width}\n"
+                f"  set model.grid_width={trained.position_grid_width}, which keeps the learned positions"
             )
-        if wanted.max_patches != trained.max_patches:
-            trained, weights = with_length(weights, trained, wanted.max_patches)
-        return given.changed(model=trained.changed(grid_width=wanted.grid_width)), weights
+        if model.max_patches != trained.max_patches:
+            trained, weights = with_length(weights, trained, model.max_patches)
+        return given.changed(model=trained.changed(grid_width=model.grid_width)), weights
 
     def fitted_text_encoder(
         self, config: PixelRun, given: PixelRun, weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
@@ -196,7 +197,7 @@ class Pixel(
         return read_classifier(folder, pooling)
 
     def assumed_texts(self, config: PixelRun, num_examples: int, length: int) -> HostBatch:
-        """A class token and patches."""
+        """Return a batch of texts with a class token and patches of zeros."""
         import numpy as np
 
         from pretrainkit.recipes.pixel.text_reader import stream
@@ -219,16 +220,17 @@ class Pixel(
         write_huggingface(model.state_dict(), config, out, renderer=tokenizer, model_type=kind)
 
     def import_huggingface(self, folder: Path) -> tuple[PixelRun, Mapping[str, Any]]:
-        """The config is that of pixel/base with the model of the folder; data paths are missing."""
+        """Import a published model. The config is that of pixel/base with the model of the folder, without data
+        paths."""
         from pretrainkit.recipes.pixel.convert import read_huggingface
 
-        model, scored, state = read_huggingface(folder)
+        model, objective, state = read_huggingface(folder)
         config = base()
         data = {"max_patches": min(config.data.max_patches, model.max_patches)}
-        return config.changed(model=model, data=data, objective=scored), state
+        return config.changed(model=model, data=data, objective=objective), state
 
     def carried_weights(self, carried: PixelRun, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Published weights are for black zeros, whatever they were trained for."""
+        """Convert imported weights, which are always for black as 0, to the config's `pixel_zero`."""
         from pretrainkit.recipes.pixel.convert import patch_for_zero
 
         return patch_for_zero(weights, carried.model.pixel_zero)

@@ -1,10 +1,10 @@
-"""Which patches of a text an answer rests on.
+"""Explain predictions: compute how relevant each patch of a text is for an answer.
 
-Dimensions: T tokens of one text, its class token and N patches; H heads, K width of one head, C classes (1 of a
-number), P pixels of a patch's side, F values of a patch.
-Sources: relevance by Chefer et al. 2021, https://arxiv.org/abs/2103.15679 (self-attention alone: equations 5 and 6);
-rollout by Abnar and Zuidema 2020, https://arxiv.org/abs/2005.00928. Where patches are pooled and not the class token,
-the mean over their rows is taken.
+Dimensions: T tokens of one text, its class token and N patches; H heads, K width of one head, C classes (1 for a
+number), P pixels per side of a patch, F values of a patch.
+Sources: relevance by Chefer et al. 2021, https://arxiv.org/abs/2103.15679 (only self-attention: equations 5 and 6);
+rollout by Abnar and Zuidema 2020, https://arxiv.org/abs/2005.00928. If patches are pooled instead of the class token,
+the mean over the patches' rows is taken.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _RED = np.array([230, 30, 30], np.float64)
 
 
 class RecordedAttention(AttentionLayout):
-    """One text; keeps the probabilities of each layer for their gradients."""
+    """Attention over a single text that keeps the probabilities of each layer, and their gradients."""
 
     def __init__(self) -> None:
         self.probabilities: list[Tensor] = []
-        """(H, T, T) of each layer, rows are queries."""
+        """Attention probabilities of each layer, (H, T, T); rows are queries."""
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         q_HTK, k_HTK, v_HTK = qkv_T3HK.permute(1, 2, 0, 3)
@@ -49,41 +49,42 @@ class RecordedAttention(AttentionLayout):
 
 
 @dataclass(frozen=True, eq=False)
-class Explained:
-    """An answer and the patches that it rests on."""
+class Explanation:
+    """An answer of a model and the relevance of each patch for it."""
 
     columns_XP: NDArray[np.uint8]
-    """The text as it was drawn, uint8 (N * P, P) or (N * P, P, 3)."""
+    """The drawn text, uint8 (N * P, P) or (N * P, P, 3)."""
     answer_C: NDArray[np.float32]
-    """Logits, or a number."""
+    """Logits of the classes, or a number."""
     target: int
-    """The answer that `relevance_N` is about."""
+    """Index of the answer to which `relevance_N` refers."""
     relevance_N: NDArray[np.float64]
-    """Of each patch, the end patch included; not negative."""
+    """Relevance of each patch, including the end patch; not negative."""
     rollout_N: NDArray[np.float64]
-    """Attention alone, of whatever answer; not negative."""
+    """Attention rollout of each patch, which does not depend on the answer; not negative."""
 
-    def picture(self, weight_N: NDArray[np.floating] | None = None) -> NDArray[np.uint8]:
-        """uint8 RGB (rows, columns, 3): the text in lines of 32 patches, the redder the more weight, by default
-        `relevance_N`."""
-        weight_N = self.relevance_N if weight_N is None else weight_N
+    def picture(self, weights_N: NDArray[np.floating] | None = None) -> NDArray[np.uint8]:
+        """Return a picture of the text in lines of 32 patches, uint8 RGB (rows, columns, 3). Patches with more weight
+        are redder. The default weights are `relevance_N`."""
+        weights_N = self.relevance_N if weights_N is None else weights_N
         patches_NPP3 = as_patches(self.columns_XP.swapaxes(0, 1), self.columns_XP.shape[1]).astype(np.float64)
-        share_N111 = (weight_N / max(float(weight_N.max()), 1e-30))[:, None, None, None]
-        # Towards red with the weight: white becomes red, black stays black.
+        share_N111 = (weights_N / max(float(weights_N.max()), 1e-30))[:, None, None, None]
+        # Blend towards red with the weight: white becomes red, black stays black.
         patches_NPP3 *= 1 - share_N111 * (1 - _RED / 255)
         return in_lines(patches_NPP3.round().astype(np.uint8), _PATCHES_PER_LINE, gap=0, paper=255)
 
 
 def explain(
     model: Callable[..., Any], encoder: PixelTextEncoder, renderer: Renderer, text: Text, target: int | None = None
-) -> Explained:
-    """Show why a fine-tuned model answers about a text or a pair as it does. Raises InputError where there is no class
-    `target`.
+) -> Explanation:
+    """Explain the answer of a fine-tuned model for a text or a pair. Raises InputError if there is no class `target`.
 
     Args:
-        model: Of one answer about a text: classes, or a number. Called with a batch and its longest text's patches, it
-            gives (1, C) first. Its dropout must be off (`model.eval()`). Encoder and renderer are the model's.
-        target: Number of the class to explain; None: the one that the model predicts.
+        model: A model with one answer per text: a class or a number. It is called with a batch and the number of
+            patches of its longest text; the first result is (1, C). Dropout must be off (`model.eval()`).
+        encoder: The model's encoder.
+        renderer: The model's renderer.
+        target: Index of the class to explain; None: the predicted class.
     """
     columns_XP, P = renderer.columns(text), renderer.config.pixels_per_patch
     host = stream([columns_XP], P, has_color=renderer.config.rgb)
@@ -93,8 +94,8 @@ def explain(
     if target is None:
         target = int(answer_C.argmax())
     if not 0 <= target < len(answer_C):
-        raise InputError(f"class {target} is asked about, but there are {len(answer_C)}\n  name one from 0 on")
-    return Explained(
+        raise InputError(f"there is no class {target} among {len(answer_C)}\n  classes are numbered from 0")
+    return Explanation(
         columns_XP=columns_XP,
         answer_C=answer_C.detach().cpu().numpy(),
         target=target,
@@ -105,11 +106,11 @@ def explain(
 
 @contextmanager
 def recorded(blocks: list[nn.Module]) -> Iterator[RecordedAttention]:
-    """Make the blocks attend by the recording layout, whatever layout they are called with."""
+    """Replace the attention layout of the blocks by one that records probabilities."""
     attention = RecordedAttention()
 
-    def replace(block: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        return given[0], attention, *given[2:]
+    def replace(block: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return arguments[0], attention, *arguments[2:]
 
     hooks = [block.register_forward_pre_hook(replace) for block in blocks]
     try:
@@ -120,8 +121,9 @@ def recorded(blocks: list[nn.Module]) -> Iterator[RecordedAttention]:
 
 
 def relevance(answer: Tensor, probabilities: list[Tensor]) -> Tensor:
-    """(T, T): how much each token (row) takes from each other for a scalar answer. Per layer, the positive part of
-    gradient x attention, averaged over heads, is laid over what came before."""
+    """Return how relevant each token (column) is for each token (row), for a scalar answer, float32 (T, T).
+
+    In each layer, R becomes R + A R, where A is the positive part of gradient x attention, averaged over heads."""
     total_TT = torch.eye(probabilities[0].shape[-1], device=answer.device)
     gradients = torch.autograd.grad(answer, probabilities, allow_unused=True)
     for gradient_HTT, probabilities_HTT in zip(gradients, probabilities, strict=True):
@@ -132,7 +134,8 @@ def relevance(answer: Tensor, probabilities: list[Tensor]) -> Tensor:
 
 
 def rollout(probabilities: list[Tensor]) -> Tensor:
-    """(T, T): attention multiplied through the layers, half of each token's own from the residual path."""
+    """Return the product of the layers' attention matrices, float32 (T, T). Each is averaged with the identity for the
+    residual path."""
     total_TT = torch.eye(probabilities[0].shape[-1], device=probabilities[0].device)
     for probabilities_HTT in probabilities:
         own_TT = torch.eye(len(total_TT), device=total_TT.device)
@@ -141,6 +144,6 @@ def rollout(probabilities: list[Tensor]) -> Tensor:
 
 
 def _of_patches(encoder: PixelTextEncoder, total_TT: Tensor) -> NDArray[np.float64]:
-    """(N,): what the pooled tokens take from each patch."""
+    """Return the value of each patch for the pooled tokens, float64 (N,)."""
     rows = total_TT[:1] if isinstance(encoder.pooling, Pooler) else total_TT[1:]
     return rows[:, 1:].mean(0).double().cpu().numpy()

@@ -1,7 +1,7 @@
-"""Rows of rendered text in parquet files, by index: pictures that are stored, or text that is drawn when it is asked
-for. A path names a folder of `pretrainkit render`, a published set, or text.
+"""Random access to rows of rendered text in parquet files: stored pictures, or text that is drawn on demand. A path is
+a folder of `pretrainkit render`, a published data set, or text.
 
-Dimensions: N rows, R rows that are asked for, P pixels of a patch's side, U patches of a row up to and with its end
+Dimensions: N rows, R requested rows, P pixels per side of a patch, U patches of a row up to and including its end
 patch, C = 3 colours (absent in greyscale).
 """
 
@@ -26,8 +26,8 @@ from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import fingerprint, verify
 from pretrainkit.images.pillow import require_pillow
+from pretrainkit.recipes.pixel.augment import UNCHANGED, FontChoice, renderer_with
 from pretrainkit.recipes.pixel.config import PixelDataConfig
-from pretrainkit.recipes.pixel.looks import OWN, Look, dressed
 from pretrainkit.rendering.documents import Documents, find_documents
 from pretrainkit.rendering.folder import load_renderer, open_renderer
 from pretrainkit.rendering.identity import describe
@@ -46,10 +46,10 @@ _logger = logging.getLogger(__name__)
 
 
 class ParquetTable:
-    """Random access to the rows of files, by groups of rows. Threads may share it; it is pickled as its paths."""
+    """Random access to the rows of files, by row groups. Threads may share it; it is pickled as its paths."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """`paths`: at least one. What cannot be read raises DataError when it is opened."""
+        """`paths`: one or more files. A file that cannot be read raises DataError when it is first opened."""
         self.paths = tuple(paths)
         self._lock = threading.Lock()
         self._file = lru_cache(_OPEN_FILES)(lambda index: open_parquet(self.paths[index]))
@@ -63,7 +63,7 @@ class ParquetTable:
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Files, numbers within them and ends (in rows of the table) of all groups of rows."""
+        """For each row group: index of its file, its number in the file, and its end in rows of the table."""
         groups = [
             (index, number, metadata.row_group(number).num_rows)
             for index in range(len(self.paths))
@@ -79,26 +79,26 @@ class ParquetTable:
 
     @property
     def rows_per_group(self) -> float:
-        """On average."""
+        """Average number of rows per row group."""
         return len(self) / max(1, len(self._places[2]))
 
     def column(self, name: str) -> NDArray[Any]:
-        """(N,) all values of a column of numbers."""
+        """Return all values of a column of numbers, (N,)."""
         files = map(self._file, range(len(self.paths)))
         return np.concatenate([file.read(columns=[name])[name].to_numpy() for file in files])
 
     def values(self, name: str, rows_R: NDArray[np.int64]) -> list[Any]:
-        """The values of a column in rows; each group of rows is read once."""
+        """Return the values of a column in some rows. Each row group is read once."""
         files, numbers, ends = self._places
         group_R = np.searchsorted(ends, rows_R, side="right")
-        found: list[Any] = [None] * len(rows_R)
+        values_R: list[Any] = [None] * len(rows_R)
         for group in np.unique(group_R).tolist():
             begin = int(ends[group - 1]) if group else 0
             with self._lock:  # two threads that miss the same group read it once
-                values = self._group(int(files[group]), int(numbers[group]), name)
-            for place in np.flatnonzero(group_R == group).tolist():
-                found[place] = values[int(rows_R[place]) - begin].as_py()
-        return found
+                values_of_group = self._group(int(files[group]), int(numbers[group]), name)
+            for index in np.flatnonzero(group_R == group).tolist():
+                values_R[index] = values_of_group[int(rows_R[index]) - begin].as_py()
+        return values_R
 
     def _read_group(self, file: int, number: int, name: str) -> Any:
         return self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
@@ -108,47 +108,53 @@ class Rows(ABC):
     """Rendered rows, some of which may be left out."""
 
     way: ClassVar[str]
-    """What is done for a row, for people."""
+    """Description, for logs, of how pixels are obtained."""
 
     def __init__(self, table: ParquetTable, fingerprint: str, folder: Path, rendering: str | None = None) -> None:
-        """`table`, of files in `folder`, has a column `num_patches`; `rendering` is the fingerprint of what draws, or
-        drew, the rows; None: unknown."""
+        """Open the rows of a table.
+
+        Args:
+            table: Table with a column `num_patches`, of files in `folder`.
+            rendering: Fingerprint of the renderer that draws, or drew, the rows; None: unknown.
+        """
         self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, str(folder), rendering
         self.folder = folder
         self.num_patches_N = table.column(PATCHES).astype(np.int32)
         self.kept_N = np.arange(len(self.num_patches_N), dtype=np.int64)
         self.remark = ""
-        """What whoever trains on them should know."""
+        """Warning to print before training on these rows."""
 
     def keep(self, chosen: NDArray[np.bool_]) -> None:
-        """Leave out all rows but `chosen`, (N,)."""
+        """Leave out all rows where `chosen` (N,) is False."""
         self.kept_N, self.num_patches_N = self.kept_N[chosen], self.num_patches_N[chosen]
 
     def __len__(self) -> int:
         return len(self.kept_N)
 
-    def num_text_patches(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> NDArray[np.int32]:
-        """(R,): patches before the end patch of each row; `looks`: how it is drawn, None as its renderer says."""
+    def num_text_patches(
+        self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None
+    ) -> NDArray[np.int32]:
+        """Return the number of patches before the end patch of each row, int32 (R,). `choices`: fonts and sizes."""
         return self.num_patches_N[rows_R]
 
-    def check(self, look: Look) -> None:
-        """Raises ConfigError or DataError where rows cannot be drawn so."""
+    def check(self, choice: FontChoice) -> None:
+        """Raise ConfigError or DataError if rows cannot be drawn with this font and size."""
         raise ConfigError(
-            f"{self.name} has pictures, whose font data.augment cannot change\n"
+            f"{self.name} has pictures, and data.augment cannot change their font\n"
             "  name plain text or rows of pretrainkit render --text-only, or leave out data.augment.fonts and .sizes"
         )
 
     @abstractmethod
-    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
-        """uint8 (P, U * P) or (P, U * P, C) of each row: up to and with its end patch."""
+    def strips(self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None) -> list[NDArray[np.uint8]]:
+        """Return the pixels of each row up to and including its end patch, uint8 (P, U * P) or (P, U * P, C)."""
 
 
 class StoredRows(Rows):
-    """Pictures as PNG, as `pretrainkit render` and the published sets have them."""
+    """Rows stored as PNG pictures by `pretrainkit render` or in a published data set."""
 
     way = "pictures are read"
 
-    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
+    def strips(self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None) -> list[NDArray[np.uint8]]:
         rows = self.kept_N[rows_R]
         stored = self.table.values(PIXELS, rows)
         return list(map(self._strip, rows.tolist(), stored, self.num_patches_N[rows_R].tolist()))
@@ -161,43 +167,49 @@ class StoredRows(Rows):
             with Image.open(io.BytesIO(picture["bytes"])) as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))
         except (TypeError, KeyError, OSError) as error:
-            raise DataError(f"{self.name}: row {row} holds no picture: {error}\n  fetch or make it again") from error
+            raise DataError(
+                f"{self.name}: row {row} has no valid picture: {error}\n  download or create it again"
+            ) from error
         return pixels[:, : (num_patches + 1) * pixels.shape[0]]
 
 
 class DrawnRows(Rows):
-    """Text, drawn by the renderer beside it."""
+    """Rows stored as text, drawn on demand by the renderer in their folder."""
 
-    way = "text is drawn on the way"
+    way = "text is drawn during training"
 
-    def check(self, look: Look) -> None:
-        dressed(_renderer_of(self.folder), look)
+    def check(self, choice: FontChoice) -> None:
+        renderer_with(_renderer_of(self.folder), choice)
 
-    def num_text_patches(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> NDArray[np.int32]:
-        found = self.num_patches_N[rows_R]
-        changed = {place: look for place, look in enumerate(looks or ()) if look != OWN}
-        if places := list(changed):
-            renderer, texts = _renderer_of(self.folder), self.table.values("text", self.kept_N[rows_R[places]])
-            counts = (dressed(renderer, look).num_text_patches(text) for look, text in zip(changed.values(), texts))
-            found[places] = list(counts)
-        return found
+    def num_text_patches(
+        self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None
+    ) -> NDArray[np.int32]:
+        num_patches_R = self.num_patches_N[rows_R]
+        changed = {index: choice for index, choice in enumerate(choices or ()) if choice != UNCHANGED}
+        if indices := list(changed):
+            renderer, texts = _renderer_of(self.folder), self.table.values("text", self.kept_N[rows_R[indices]])
+            counts = (
+                renderer_with(renderer, choice).num_text_patches(text) for choice, text in zip(changed.values(), texts)
+            )
+            num_patches_R[indices] = list(counts)
+        return num_patches_R
 
-    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
-        renderer = _renderer_of(self.folder)
+    def strips(self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None) -> list[NDArray[np.uint8]]:
+        default = _renderer_of(self.folder)
         texts = self.table.values("text", self.kept_N[rows_R])
-        drawn = [dressed(renderer, look) for look in looks] if looks else [renderer] * len(texts)
-        return [own.columns(text).swapaxes(0, 1) for own, text in zip(drawn, texts, strict=True)]
+        renderers = [renderer_with(default, choice) for choice in choices] if choices else [default] * len(texts)
+        return [renderer.columns(text).swapaxes(0, 1) for renderer, text in zip(renderers, texts, strict=True)]
 
 
 @lru_cache(maxsize=4)
 def _renderer_of(folder: Path) -> Renderer:
-    """The renderer of a folder with rows, opened once in each process."""
+    """Return the renderer of a folder with rows, opened once per process."""
     return load_renderer(folder / RENDERER_FOLDER)
 
 
 def open_rows(path: str, data: PixelDataConfig) -> Rows:
-    """Open the rows that a path names; text is cut first, if that was not done before. Raises DataError where there are
-    none, or plain text and no renderer, or rows are one folder deeper."""
+    """Open the rows of a path. Text is first divided into rows, unless they are in the cache. Raises DataError if there
+    are no rows, if there is plain text but no renderer, or if the rows are in subfolders."""
     folder = Path(path)
     if is_rendered(folder):
         return _rendered_rows(folder)
@@ -205,19 +217,19 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
     if files:
         return _published_rows(folder, files)
     if splits := [f"{path}/{split}" for split in ("train", "valid") if is_rendered(folder / split)]:
-        raise DataError(f"{path} holds folders of rendered rows\n  name {' or '.join(splits)}")
+        raise DataError(f"{path} contains folders of rendered rows\n  name {' or '.join(splits)}")
     return _cut(path, data)
 
 
 def renderer_folder(data: PixelDataConfig) -> Path | None:
-    """The folder of the renderer that the training data were, or are, drawn by; None: nobody knows."""
+    """Return the folder of the renderer with which the training data were, or are, drawn. None if it is unknown."""
     named = [data.renderer] if data.renderer else []
     for path in map(Path, [*named, *(f"{source.path}/{RENDERER_FOLDER}" for source in data.train)]):
         if path.is_dir():
             return path
     for source in data.train:
         if data.renderer and not is_rendered(Path(source.path)) and not row_files(source.path):
-            return _place(source.path, data)[0] / RENDERER_FOLDER
+            return _cache_entry(source.path, data)[0] / RENDERER_FOLDER
     return None
 
 
@@ -233,60 +245,60 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
     table = ParquetTable(files)
     if table.rows_per_group > _LARGE_GROUP:
         _logger.warning(
-            "%s has %.0f rows in a group, all of which are read for one\n"
-            "  write it in smaller ones: pretrainkit render %s --out FOLDER",
+            "%s has %.0f rows per row group, and reading one row reads its whole group\n"
+            "  write smaller groups: pretrainkit render %s --out FOLDER",
             *(folder, table.rows_per_group, folder),
         )
     rows = StoredRows(table, "", folder)
-    numbers = hashlib.blake2b(rows.num_patches_N.tobytes(), digest_size=16).hexdigest()
-    rows.fingerprint = fingerprint([[(path.name, path.stat().st_size) for path in files], numbers])
+    digest = hashlib.blake2b(rows.num_patches_N.tobytes(), digest_size=16).hexdigest()
+    rows.fingerprint = fingerprint([[(path.name, path.stat().st_size) for path in files], digest])
     return rows
 
 
 def _cut(path: str, data: PixelDataConfig) -> Rows:
-    """The pieces of plain text, from a folder that is made in the cache if it is not there."""
-    out, documents, renderer = _place(path, data)
+    """Divide plain text into rows, in a folder of the cache, unless that was done before. Return the rows."""
+    out, documents, renderer = _cache_entry(path, data)
     lock = out.parent.with_suffix(".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):  # one process after another: ranks ask for the same text
-        made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
+    with FileLock(lock):  # all ranks need the same text: one process creates it, the others wait
+        manifest = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
     rows = _rendered_rows(out)
-    if made["fill_rate"] < _POORLY_FILLED:
-        shorter = max(1, int(data.max_patches * made["fill_rate"]))
+    if manifest["fill_rate"] < _POORLY_FILLED:
+        shorter = max(1, int(data.max_patches * manifest["fill_rate"]))
         rows.remark = (
-            f"the rows of {path} are {100 * made['fill_rate']:.0f} % full, as documents are short (in plain text each "
-            f"paragraph is a document)\n  of books: pretrainkit render {quote(path)} --format book --renderer "
-            f"{quote(str(data.renderer))} --max-patches {data.max_patches} --out FOLDER, and then "
-            f"data.train=FOLDER/train; else shorten the rows, such as data.max_patches={shorter}"
+            f"the rows of {path} are only {100 * manifest['fill_rate']:.0f} % full because documents are short (in "
+            f"plain text, each paragraph is a document)\n  for books: pretrainkit render {quote(path)} --format book "
+            f"--renderer {quote(str(data.renderer))} --max-patches {data.max_patches} --out FOLDER, and then "
+            f"data.train=FOLDER/train; for other text, shorten the rows, such as data.max_patches={shorter}"
         )
     return rows
 
 
-def _place(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]:
-    """Return the place for the pieces of plain text, the text, and its renderer."""
-    named = data.renderer or next(
-        (str(found) for source in data.train if (found := Path(source.path) / RENDERER_FOLDER).is_dir()), None
+def _cache_entry(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]:
+    """Return the cache folder for the rows of plain text, the documents, and their renderer."""
+    renderer_path = data.renderer or next(
+        (str(folder) for source in data.train if (folder := Path(source.path) / RENDERER_FOLDER).is_dir()), None
     )
     if not Path(path).exists() and "://" not in path:
         raise DataError(f"{path} does not exist\n  name a folder of pretrainkit render, or text")
-    if named is None:
+    if renderer_path is None:
         raise DataError(
-            f"{path} is plain text, and nothing says how to draw it\n"
+            f"{path} is plain text, but no renderer is given\n"
             "  name a renderer or a font: data.renderer=FONT.ttf; or render it with pretrainkit render"
         )
     documents = find_documents([path])
     if len(documents) > 1:
-        raise DataError(f"{path} holds training and held-out data\n  name {path}/train or {path}/valid")
-    renderer = open_renderer(named, data.max_patches)
+        raise DataError(f"{path} contains training and held-out data\n  name {path}/train or {path}/valid")
+    renderer = open_renderer(renderer_path, data.max_patches)
     key = fingerprint([documents["train"].identity, describe(renderer)["fingerprint"], data.max_patches])
     return cache_folder() / "rendered" / key / "train", documents["train"], renderer
 
 
 class _Logged(Quiet):
-    """Progress for the log."""
+    """Writes progress to the log."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
-        _logger.info("%s: %.1f MB of text are cut into rows", name, total / 1e6)
+        _logger.info("%s: dividing %.1f MB of text into rows", name, total / 1e6)
 
     def note(self, message: str) -> None:
         _logger.info("%s", message)

@@ -1,6 +1,6 @@
-"""Held-out texts for the report: as drawn, with what was hidden, and as the model draws it again.
+"""Pictures of held-out texts for the report: original, masked, and reconstructed by the model.
 
-Dimensions: B texts, N patches of a row, P pixels of a patch's side, K hidden patches, S = P * P.
+Dimensions: B texts, N patches of a row, P pixels per side of a patch, K hidden patches, S = P * P.
 """
 
 from typing import Any
@@ -19,21 +19,21 @@ from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
 from pretrainkit.recipes.pixel.source import PixelSource
 
 _PATCHES_PER_LINE = 24
-"""So that three pictures beside each other are hardly scaled down on a page."""
+"""Patches per line of a picture, so that three pictures fit side by side on a page without much scaling."""
 _GAP = 4
 """Pixels between lines."""
 _HIDDEN = (150, 175, 205)
-"""RGB of what the model does not see."""
+"""RGB colour of hidden patches."""
 _FRAME = 128
-"""Grey between and around lines."""
+"""Grey level between and around lines."""
 
 
 def sample(config: PixelRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-    """`num` texts evenly spread over the first component of the held-out data.
+    """Reconstruct `num` texts, evenly spread over the first component of the held-out data.
 
     Returns:
-        Per text `original`, `masked` and `reconstructed`, a picture each. Where the model predicts standardized
-        patches, the mean and deviation of the true ones are put back, as it never says them.
+        For each text, the pictures `original`, `masked` and `reconstructed`. If the model predicts standardized
+        patches, they get the mean and standard deviation of the true patches, which the model does not predict.
     """
     assert isinstance(source, PixelSource)
     size = source.sizes[0]
@@ -44,16 +44,16 @@ def sample(config: PixelRun, model: nn.Module, source: BatchSource, num: int) ->
     examples = source.examples(Records(zeros, zeros, index, zeros.astype(np.uint64)))
     lengths = examples.num_text_patches_B + 1
     is_hidden_BN = examples.is_masked_BN & (np.arange(examples.is_masked_BN.shape[1]) < lengths[:, None])
-    drawn = reconstruct(config, model, examples.pixels, examples.num_text_patches_B, is_hidden_BN)
-    found = []
+    predicted = reconstruct(config, model, examples.pixels, examples.num_text_patches_B, is_hidden_BN)
+    samples = []
     for row, length in enumerate(lengths.tolist()):
         truth = as_patches(examples.pixels[row], config.model.patch_size)[:length]
         is_hidden = is_hidden_BN[row, :length]
         pictures = {"original": truth, "masked": truth.copy(), "reconstructed": truth.copy()}
         pictures["masked"][is_hidden] = _HIDDEN
-        pictures["reconstructed"][is_hidden] = drawn[row]
-        found.append({name: [{"image": _picture(patches)}] for name, patches in pictures.items()})
-    return found
+        pictures["reconstructed"][is_hidden] = predicted[row]
+        samples.append({name: [{"image": _picture(patches)}] for name, patches in pictures.items()})
+    return samples
 
 
 @torch.no_grad()
@@ -64,8 +64,9 @@ def reconstruct(
     num_text_patches_B: NDArray[np.integer],
     is_hidden_BN: NDArray[np.bool_],
 ) -> list[NDArray[np.uint8]]:
-    """Draw hidden patches as the model predicts them, on the CPU: of each text uint8 (K, P, P, 3). `pixels` are uint8
-    (B, P, N * P) or (B, P, N * P, 3); no hidden patch is after the end patch of its text."""
+    """Predict hidden patches on the CPU. Return uint8 (K, P, P, 3) for each text.
+
+    `pixels`: uint8 (B, P, N * P) or (B, P, N * P, 3). No hidden patch may be after the end patch of its text."""
     model = on_cpu(model)
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
     with evaluation_mode(model):
@@ -82,13 +83,14 @@ def reconstruct(
 
 
 def as_patches(pixels: NDArray[np.uint8], patch_size: int) -> NDArray[np.uint8]:
-    """(P, N * P) or (P, N * P, 3) to (N, P, P, 3), a copy."""
+    """Divide (P, N * P) or (P, N * P, 3) into patches (N, P, P, 3), as a copy."""
     in_color = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], NUM_CHANNELS, -1)
     return np.ascontiguousarray(in_color.reshape(patch_size, -1, patch_size, NUM_CHANNELS).swapaxes(0, 1))
 
 
 def in_lines(patches_NPPC: NDArray[np.uint8], per_line: int, *, gap: int, paper: int) -> NDArray[np.uint8]:
-    """uint8 RGB (rows, columns, 3): patches in lines, with `gap` pixels of the grey `paper` between and around."""
+    """Arrange patches in lines, with `gap` pixels of grey `paper` between and around them; uint8 RGB (rows, columns,
+    3)."""
     N, P = patches_NPPC.shape[:2]
     num_lines = -(-N // per_line)
     page = np.full((gap + num_lines * (P + gap), min(N, per_line) * P + 2 * gap, NUM_CHANNELS), paper, np.uint8)
@@ -100,6 +102,6 @@ def in_lines(patches_NPPC: NDArray[np.uint8], per_line: int, *, gap: int, paper:
 
 
 def _picture(patches_NPPC: NDArray[np.uint8]) -> str:
-    """The text in lines, as a data URI."""
+    """Return a picture of the text in lines, as a data URI."""
     page = in_lines(patches_NPPC, _PATCHES_PER_LINE, gap=_GAP, paper=_FRAME)
     return thumbnail(page.transpose(2, 0, 1), height=max(page.shape[0], page.shape[1] // 3 + 1))

@@ -1,6 +1,6 @@
-"""The examples of the PIXEL recipe: rows of rendered text in, packed batches with masks out, any records in any order.
+"""Examples of the PIXEL recipe: build packed batches with masks from rows of rendered text, for any list of records.
 
-Dimensions: B examples, P pixels of a patch's side, N patches of the longest row of a batch, C = 3 colours (absent in
+Dimensions: B examples, P pixels per side of a patch, N patches of the longest row of a batch, C = 3 colours (absent in
 greyscale).
 """
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.pixel.augment import Augmenter, FontChoice
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelAugmentConfig, PixelRun
-from pretrainkit.recipes.pixel.looks import Look, Looks
 from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.rows import Rows, open_rows
 from pretrainkit.recipes.recipe import Split
@@ -32,47 +32,47 @@ _logger = logging.getLogger(__name__)
 _VALID = stream_key(0, "pixel", "valid")
 _HELD_OUT = stream_key(0, "pixel", "held out")
 _NEIGHBOURS = 64
-"""Rows that are held out together, as many come from one document."""
+"""Number of rows that are held out together, because neighbouring rows are often from the same document."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows and what is hidden of them."""
+    """Rows and their masks."""
 
     pixels: NDArray[np.uint8]
-    """uint8 (B, P, N * P) or (B, P, N * P, C): white after each end patch."""
+    """uint8 (B, P, N * P) or (B, P, N * P, C), white after each end patch."""
     num_text_patches_B: NDArray[np.int32]
-    """Patches before each end patch."""
+    """Number of patches before each end patch."""
     is_masked_BN: NDArray[np.bool_]
-    """True where a patch is hidden."""
+    """True for hidden patches."""
 
 
 class PixelSource(BatchSource):
-    """All rows of all components.
+    """Rows of all components.
 
-    A mask is drawn for the whole canvas, from the record's key and the length of its text alone, and cut to the batch:
-    neither the other rows of a batch nor padding change it. "valid" ignores the records' keys and epochs, so that a row
-    is always masked in the same way, whatever the seed.
+    A mask is drawn for the whole canvas, from only the record's key and the length of its text, and then cut to the
+    batch. So it does not depend on the other rows of a batch or on padding. "valid" ignores the records' keys, so that
+    a row always has the same mask, independent of epoch and seed.
     """
 
     def __init__(self, config: PixelRun, split: Split, components: Sequence[Rows]) -> None:
-        """`config` is bound; `components` are in its order, without the rows that are left out."""
+        """`config` must be bound. `components` are in its order, without the rows that are left out."""
         self.config, self.split, self.components = config, split, tuple(components)
-        self._looks = Looks(config.data.augment if split == "train" else PixelAugmentConfig())
+        self._augmenter = Augmenter(config.data.augment if split == "train" else PixelAugmentConfig())
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows per component."""
+        """Number of rows of each component."""
         return tuple(len(component) for component in self.components)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the rows, of those that are left out, and of every setting that a mask depends on."""
+        """Hash of the rows and of every setting that affects masks or the choice of rows."""
         data, objective = self.config.data, self.config.objective
         parts = [component.fingerprint for component in self.components]
         parts += [self.split, f"{data.max_patches} {data.min_text_patches} {data.held_out_share}"]
         parts.append(objective.model_dump_json(exclude={"normalize_target", "blank_weight"}))
-        parts += [found] if (found := self._looks.fingerprint) else []
+        parts += [augmentation] if (augmentation := self._augmenter.fingerprint) else []
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
@@ -88,16 +88,16 @@ class PixelSource(BatchSource):
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) patches of each row with its end patch."""
+        """Return the number of patches of each row, including its end patch, int64 (B,)."""
         return self._num_text_patches(records).astype(np.int64) + 1
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """A batch of `batch.pack`."""
+        """Return a batch of `batch.pack`."""
         examples = self.examples(records)
         return pack(examples.pixels, examples.num_text_patches_B, examples.is_masked_BN, pad_to=self.config.data.pad_to)
 
     def examples(self, records: Records) -> Examples:
-        """The rows with their masks, before they are packed."""
+        """Return rows with their masks, before packing."""
         num_text_patches_B = self._num_text_patches(records)
         keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         is_masked_BL = draw_masks(self.config.objective, keys, num_text_patches_B, self.config.data.max_patches)
@@ -106,24 +106,26 @@ class PixelSource(BatchSource):
         return Examples(pixels, num_text_patches_B, is_masked_BL[:, :num_patches])
 
     def _num_text_patches(self, records: Records) -> NDArray[np.int32]:
-        found = np.empty(len(records), np.int32)
-        for component, own in self._by_component(records):
-            found[own] = component.num_text_patches(records.index[own], self._drawn(records, own))
-        return found
+        num_patches_B = np.empty(len(records), np.int32)
+        for component, indices in self._by_component(records):
+            num_patches_B[indices] = component.num_text_patches(
+                records.index[indices], self._font_choices(records, indices)
+            )
+        return num_patches_B
 
-    def _drawn(self, records: Records, own: NDArray[np.int64]) -> list[Look] | None:
-        """Return the looks of rows of the batch; None: as their renderer says."""
-        return self._looks.drawn(records.key[own]) if self._looks.redraws else None
+    def _font_choices(self, records: Records, indices: NDArray[np.int64]) -> list[FontChoice] | None:
+        """Return random fonts and sizes for rows of the batch; None if they do not vary."""
+        return self._augmenter.font_choices(records.key[indices]) if self._augmenter.redraws else None
 
     def _pixels(self, records: Records, num_patches: int) -> NDArray[np.uint8]:
         P = self.config.model.patch_size
         strips: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(records)
-        for component, own in self._by_component(records):
-            drawn = component.strips(records.index[own], self._drawn(records, own))
-            if self._looks.recolors:
-                drawn = self._looks.colored(drawn, records.key[own])
-            for place, strip in zip(own.tolist(), drawn, strict=True):
-                strips[place] = strip
+        for component, indices in self._by_component(records):
+            strips_of_component = component.strips(records.index[indices], self._font_choices(records, indices))
+            if self._augmenter.recolors:
+                strips_of_component = self._augmenter.recolored(strips_of_component, records.key[indices])
+            for index, strip in zip(indices.tolist(), strips_of_component, strict=True):
+                strips[index] = strip
         colors = (3,) if any(strip.ndim == 3 for strip in strips) else ()
         pixels = np.full((len(records), P, num_patches * P, *colors), 255, np.uint8)
         for row, strip in zip(pixels, strips, strict=True):
@@ -131,20 +133,24 @@ class PixelSource(BatchSource):
         return pixels
 
     def _by_component(self, records: Records) -> list[tuple[Rows, NDArray[np.int64]]]:
-        """Each component with its rows of the batch."""
-        found = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
-        return [(component, own) for component, own in zip(self.components, found, strict=True) if len(own)]
+        """Return each component with the indices of its rows in the batch."""
+        indices_of_components = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
+        return [
+            (component, indices)
+            for component, indices in zip(self.components, indices_of_components, strict=True)
+            if len(indices)
+        ]
 
 
 def open_source(config: PixelRun, split: Split) -> PixelSource:
-    """Open the examples of a split of a bound config. Raises DataError where no data was given, it is broken, or no row
-    is long enough."""
+    """Open the examples of a split of a bound config. Raises DataError if no data is given, it is broken, or no row is
+    long enough."""
     data = config.data
-    is_cut_off = split == "valid" and not data.valid and data.held_out_share > 0
-    sources = data.valid if split == "valid" and not is_cut_off else data.train
-    if is_cut_off and not sources:
+    is_held_out_part = split == "valid" and not data.valid and data.held_out_share > 0
+    sources = data.valid if split == "valid" and not is_held_out_part else data.train
+    if is_held_out_part and not sources:
         raise DataError(
-            f"data.train names no data, of which data.held_out_share={data.held_out_share} is held out\n"
+            f"data.train names no data from which data.held_out_share={data.held_out_share} could be held out\n"
             "  give it as data.train=FOLDER"
         )
     if not sources:
@@ -153,11 +159,11 @@ def open_source(config: PixelRun, split: Split) -> PixelSource:
     for source in sources:
         rows = open_rows(source.path, data)
         if data.held_out_share and not data.valid:
-            rows.keep(_is_held_out(len(rows), data.held_out_share) == is_cut_off)
+            rows.keep(_is_held_out(len(rows), data.held_out_share) == is_held_out_part)
         rows.keep(rows.num_patches_N >= data.min_text_patches)
         if not len(rows):
             raise DataError(
-                f"{source.path} has no row with {data.min_text_patches} text patches for data.{split}\n"
+                f"{source.path} has no row with at least {data.min_text_patches} text patches for data.{split}\n"
                 "  set data.min_text_patches lower, or leave it out"
             )
         components.append(rows)
@@ -165,8 +171,9 @@ def open_source(config: PixelRun, split: Split) -> PixelSource:
 
 
 def _is_held_out(num_rows: int, share: float) -> NDArray[np.bool_]:
-    """(N,) the rows that are held out: all of a block of neighbours or none. At least one block of several."""
-    # A block's place in [0, 1) follows from its number alone, so a larger share holds out the same blocks and more.
+    """Choose the held-out rows, bool (N,), in blocks of neighbouring rows. If there are several blocks, at least one is
+    held out."""
+    # Each block has a fixed number in [0, 1), so that a larger share holds out the same blocks and further ones.
     blocks = np.arange(-(-num_rows // _NEIGHBOURS))
     place = uniform(fold(_HELD_OUT, blocks), 1)[:, 0]
     chosen = place < share
@@ -176,15 +183,15 @@ def _is_held_out(num_rows: int, share: float) -> NDArray[np.bool_]:
 
 
 def bind(config: PixelRun) -> PixelRun:
-    """Check the config against its data. Raises ConfigError where settings and data do not fit each other; DataError
-    where data is missing or broken, held-out rows are in the training data, or data.renderer is not the one that drew
-    the rows."""
+    """Check the config against its data, and return it. Raises ConfigError if settings and data do not fit each other.
+    Raises DataError if data is missing or broken, if held-out rows are in the training data, or if data.renderer is not
+    the renderer of the rows."""
     if not config.data.train:
-        raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
+        raise DataError("data.train names no data to train on\n  give it as data.train=FOLDER")
     problems = config.problems()
     if config.data.valid and config.data.held_out_share:
         problems.append(
-            f"data.held_out_share={config.data.held_out_share} is only read without data.valid\n  leave one of them out"
+            f"data.held_out_share={config.data.held_out_share} is only used without data.valid\n  leave one of them out"
         )
     if problems:
         raise ConfigError(problems)
@@ -195,7 +202,7 @@ def bind(config: PixelRun) -> PixelRun:
     }
     if shared:
         raise DataError(
-            "data.valid names rows that are in data.train\n"
+            "data.valid names rows that are also in data.train\n"
             "  give other rows, or leave data.valid out and set data.held_out_share=0.01"
         )
     for source in sources:
@@ -203,46 +210,51 @@ def bind(config: PixelRun) -> PixelRun:
             problems += _problems(config, rows)
     if problems:
         raise ConfigError(problems)
-    if (looks := Looks(config.data.augment)).redraws:
+    if (augmenter := Augmenter(config.data.augment)).redraws:
         for rows in train.components:
-            for look in looks.all:
-                rows.check(look)
-    drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
-    # A renderer that is named becomes that of the model, so rows that are drawn already must be drawn by it.
-    named = config.data.renderer if drawn else None
-    if named is not None and (found := describe(open_renderer(named))["fingerprint"]) not in drawn:
+            for choice in augmenter.all_font_choices:
+                rows.check(choice)
+    rows_by_rendering = {
+        rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering
+    }
+    # A given renderer becomes that of the model, so rows that are already drawn must be drawn by the same renderer.
+    renderer_name = config.data.renderer if rows_by_rendering else None
+    if (
+        renderer_name is not None
+        and (renderer_fingerprint := describe(open_renderer(renderer_name))["fingerprint"]) not in rows_by_rendering
+    ):
         raise DataError(
-            f"data.renderer={named} draws otherwise ({found[:12]}) than what drew the rows of "
-            + ", ".join(f"{name} ({fingerprint[:12]})" for fingerprint, name in drawn.items())
-            + "\n  leave data.renderer out, or render the rows anew with it"
+            f"data.renderer={renderer_name} ({renderer_fingerprint[:12]}) is not the renderer that drew the rows of "
+            + ", ".join(f"{name} ({fingerprint[:12]})" for fingerprint, name in rows_by_rendering.items())
+            + "\n  leave data.renderer out, or render the rows again with it"
         )
     for remark in dict.fromkeys(rows.remark for rows in train.components if rows.remark):
         _logger.warning("%s", remark)
-    if len(drawn) > 1:
-        _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
+    if len(rows_by_rendering) > 1:
+        _logger.warning("the rows of %s are drawn by different renderers", ", ".join(rows_by_rendering.values()))
     return config
 
 
 def _problems(config: PixelRun, rows: Rows) -> list[str]:
     """List the conflicts between settings and rows."""
-    found, data = [], config.data
+    problems, data = [], config.data
     longest = int(rows.num_patches_N.max()) + 1
     if longest > data.max_patches:
-        found.append(
+        problems.append(
             f"{rows.name} has rows of {longest} patches, but data.max_patches is {data.max_patches}\n"
-            f"  set data.max_patches={longest}, and model.max_patches to as many or more; or render it anew"
+            f"  set data.max_patches={longest}, and model.max_patches to the same or more; or render it again"
         )
     side = rows.strips(np.zeros(1, np.int64))[0].shape[0]
     if side != config.model.patch_size:
-        found.append(
+        problems.append(
             f"{rows.name} has patches of {side} pixels, but model.patch_size is {config.model.patch_size}\n"
-            f"  set model.patch_size={side}, or render it anew"
+            f"  set model.patch_size={side}, or render it again"
         )
-    return found
+    return problems
 
 
 def assumed_batch(config: PixelRun, num_examples: int) -> dict[str, np.ndarray]:
-    """Texts that fill their canvas."""
+    """Return a batch of texts that fill their canvas."""
     num_patches, side = config.data.max_patches, config.model.patch_size
     num_text_patches_B = np.full(num_examples, num_patches - 1, np.int32)
     keys = np.arange(num_examples, dtype=np.uint64)

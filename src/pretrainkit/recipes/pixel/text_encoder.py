@@ -1,10 +1,10 @@
-"""The encoder of a trained model without masks and without the decoder, to be trained further.
+"""The encoder of a trained model for fine-tuning, without masks and without the decoder.
 
-Dimensions: B texts, T tokens of all of them, each text with a class token in front of its patches; F values of a patch,
-L patches of the longest text, D width, H heads, K width of one head.
-Source of poolings: Rust et al. 2022, https://arxiv.org/abs/2207.06991, and its code; pma: Lee et al. 2019,
-https://arxiv.org/abs/1810.00825. Where the original's pma gives padding a score of 0, here nothing is padded; and its
-scores are scaled by the width of a head, not of all.
+Dimensions: B texts, T tokens of all texts, each with a class token before its patches; F values of a patch, L patches
+of the longest text, D width, H heads, K width of one head.
+Sources of poolings: Rust et al. 2022, https://arxiv.org/abs/2207.06991, and its code; pma: Lee et al. 2019,
+https://arxiv.org/abs/1810.00825. Differences to the original's pma: it gives padding a score of 0, but here there is no
+padding; and we scale scores by the width of a head instead of the whole width.
 """
 
 import logging
@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PatchPooling(nn.Module):
-    """Mean, maximum or attention over the patches of each text, the end patch included and the class token not."""
+    """Mean, maximum or attention over the patches of each text, including the end patch, without the class token."""
 
     def __init__(self, config: PixelTextConfig, width: int, epsilon: float, dropout_rate: float) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class PatchPooling(nn.Module):
         self.attention = AttentionPooling(width, int(heads)) if self.kind == "pma" else None
 
     def forward(self, x_TD: Tensor, positions_T: Tensor, starts: Tensor) -> Tensor:
-        """(T, D) to (B, D): of texts with a class token, whose position is 0, and at least one patch; `starts` are
-        (B + 1,), where texts begin, and the end of the last."""
+        """Pool tokens (T, D) to (B, D). Each text has a class token, at position 0, and at least one patch. `starts`
+        (B + 1,): index at which each text begins, and the end of the last text."""
         if self.dense is not None:
             x_TD = F.gelu(self.dense(x_TD))
         if self.norm is not None:
             x_TD = self.norm(x_TD)
         x_TD = dropout(x_TD, self.dropout_rate, is_training=self.training).float()
-        if len(starts) == 1:  # no texts, but every parameter has its (zero) gradient
+        if len(starts) == 1:  # no texts, but every parameter needs a (zero) gradient
             return x_TD if self.attention is None else self.attention.of_none(x_TD)
         is_class_token_T1 = (positions_T == 0)[:, None]
         lengths_B = starts.diff().long()
@@ -61,7 +61,7 @@ class PatchPooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """One learned query looks at all patches of a text."""
+    """Attention of one learned query to all patches of a text."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -76,11 +76,11 @@ class AttentionPooling(nn.Module):
         return {"keys_and_values": 2}
 
     def forward(self, x_TD: Tensor, is_class_token_T1: Tensor, lengths_B: Tensor) -> Tensor:
-        """(T, D) to (B, D)."""
+        """Pool tokens (T, D) to (B, D)."""
         heads = (self.num_heads, x_TD.shape[1] // self.num_heads)
         k_TD, v_TD = self.keys_and_values(x_TD).float().chunk(2, dim=1)
         score_TH = (k_TD.unflatten(1, heads) * self.query.view(heads)).sum(-1) * heads[1] ** -0.5
-        # A softmax over the patches of each text: the highest score is subtracted first, as exp overflows otherwise.
+        # Softmax over the patches of each text. The highest score is subtracted first, so that exp does not overflow.
         score_TH = score_TH.masked_fill(is_class_token_T1, -torch.inf)
         highest_BH = torch.segment_reduce(score_TH.detach(), "max", lengths=lengths_B)
         weight_TH = (score_TH - highest_BH.repeat_interleave(lengths_B, dim=0, output_size=len(x_TD))).exp()
@@ -90,25 +90,25 @@ class AttentionPooling(nn.Module):
         return self.out((mixed_BHK / total_BH[:, :, None]).flatten(1))
 
     def of_none(self, x_TD: Tensor) -> Tensor:
-        """(0, D) to (0, D)."""
+        """Pool an empty batch, (0, D) to (0, D)."""
         return self.out(self.keys_and_values(x_TD).chunk(2, dim=1)[0] * self.query)
 
 
 class PixelTextEncoder(TextEncoder):
-    """Patches, positions, blocks, norm and pooling. The table of positions is a copy of the trained model's, for it is
-    trained here and may be of another length."""
+    """Patch embedding, positions, blocks, norm and pooling. The position table is a copy of that of the pretrained
+    model, because it is trained here and may have another length."""
 
     def __init__(
         self, model: PixelForPretraining, positions: Tensor | None, pooling: nn.Module, config: PixelRun
     ) -> None:
-        """`positions`: (1 + patches, D); None: positions are rotary."""
+        """`positions`: table (1 + patches, D); None for rotary positions."""
         super().__init__()
         self.model_config = config.model
         encoder, text = model.encoder, config.text
         self.width = config.model.hidden_size
         self.dropout_rate = config.model.hidden_dropout
-        given = text.embedding_dropout
-        self.embedding_dropout_rate = config.model.hidden_dropout if given is None else given
+        embedding_dropout = text.embedding_dropout
+        self.embedding_dropout_rate = config.model.hidden_dropout if embedding_dropout is None else embedding_dropout
         self.patch, self.class_token = encoder.patch, encoder.class_token
         self.position_embedding = (
             None if positions is None else nn.Parameter(positions, requires_grad=text.train_positions)
@@ -118,15 +118,15 @@ class PixelTextEncoder(TextEncoder):
 
     @property
     def pooled_dropout_rate(self) -> float:
-        """Patches are dropped before they are pooled."""
+        """Dropout rate of the pooled vector. It is 0 for pooled patches, which have dropout before pooling."""
         return self.dropout_rate if isinstance(self.pooling, Pooler) else 0.0
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
 
     def forward(self, batch: Batch, max_length: int) -> Tensor:
-        """(B, D). A batch has `patches` (T, F) uint8, anything for class tokens, `positions` (T,) and `cu_seqlens`
-        (B + 1,) int32; no text has more than `max_length` patches."""
+        """Return pooled vectors (B, D). A batch has `patches` (T, F) uint8 (ignored for class tokens), `positions` (T,)
+        and `cu_seqlens` (B + 1,) int32. No text may have more than `max_length` patches."""
         if isinstance(self.pooling, Pooler):
             return self.pooling(self._hidden(batch, max_length, batch["cu_seqlens"][:-1].long()))
         return self.vectors_and_tokens(batch, max_length)[0]
@@ -145,9 +145,9 @@ class PixelTextEncoder(TextEncoder):
         self.pooling.requires_grad_(False)
 
     def _hidden(self, batch: Batch, max_length: int, read_B: Tensor | None) -> Tensor:
-        """(T, D), or (B, D): only the tokens `read_B`, which ascend."""
+        """Return encoded tokens (T, D), or only the tokens with the ascending indices `read_B`, (B, D)."""
         patches_TF, positions_T, starts = batch["patches"], batch["positions"], batch["cu_seqlens"]
-        if len(starts) == 1:  # a class token alone, so that every parameter has its (zero) gradient
+        if len(starts) == 1:  # only a class token, so that every parameter gets a (zero) gradient
             patches_TF, positions_T = patches_TF.new_zeros(1, patches_TF.shape[1]), positions_T.new_zeros(1)
             starts = torch.arange(2, dtype=torch.int32, device=starts.device)
         layout = stream_layout(starts, max_length + 1, len(positions_T))
@@ -164,14 +164,14 @@ class PixelTextEncoder(TextEncoder):
 
 
 def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTextEncoder:
-    """The parts of `model` for texts of at most `config.model.max_patches` patches, and a pooling with fresh weights
-    from torch's global generator; on "meta" without values."""
-    wanted, width, scale = config.model, config.model.hidden_size, config.model.initializer_range
+    """Build a text encoder from the parts of `model`, for texts of at most `config.model.max_patches` patches. The
+    weights of the pooling are initialized from torch's global generator; on "meta" without values."""
+    model_config, width, scale = config.model, config.model.hidden_size, config.model.initializer_range
 
     def make() -> Pooler | PatchPooling:
         if config.text.pooling == "cls":
             return Pooler(nn.Linear(width, width))
-        return PatchPooling(config.text, width, wanted.layer_norm_epsilon, wanted.hidden_dropout)
+        return PatchPooling(config.text, width, model_config.layer_norm_epsilon, model_config.hidden_dropout)
 
     @torch.no_grad()
     def initialise(pooling: nn.Module) -> None:
@@ -185,24 +185,26 @@ def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTex
     trained = model.encoder.position_embedding
     table = None
     if trained is not None:
-        table = fitted_table(trained.detach(), wanted.max_patches, model.config.position_grid_width)
+        table = fitted_table(trained.detach(), model_config.max_patches, model.config.position_grid_width)
     return PixelTextEncoder(model, table, pooling, config)
 
 
 def fitted_state(
     config: PixelRun, given: PixelRun, state: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Weights of a fine-tuned encoder of config `given` for one of `config`: the table of positions is cut, or goes on
-    by its formula, and where texts are pooled otherwise the pooling is that of `fresh`."""
-    found = dict(state)
-    table = found.get(_TABLE)
+    """Adapt the weights of a fine-tuned encoder with config `given` to `config`. The position table is cut, or extended
+    by its formula. If the poolings differ, the weights of the pooling are those of `fresh`."""
+    fitted = dict(state)
+    table = fitted.get(_TABLE)
     if table is not None:
-        found[_TABLE] = fitted_table(table, config.model.max_patches, given.model.position_grid_width)
+        fitted[_TABLE] = fitted_table(table, config.model.max_patches, given.model.position_grid_width)
     if _pooling(config) != _pooling(given):
-        _logger.warning("init_from pools by %s: the pooling starts anew, by %s", _pooling(given), _pooling(config))
-        found = {name: value for name, value in found.items() if not name.startswith(_POOLING)}
-        found |= {name: value for name, value in fresh.items() if name.startswith(_POOLING)}
-    return found
+        _logger.warning(
+            "init_from pools by %s, this run by %s: the pooling is initialized again", _pooling(given), _pooling(config)
+        )
+        fitted = {name: value for name, value in fitted.items() if not name.startswith(_POOLING)}
+        fitted |= {name: value for name, value in fresh.items() if name.startswith(_POOLING)}
+    return fitted
 
 
 def _pooling(config: PixelRun) -> str:
@@ -212,8 +214,8 @@ def _pooling(config: PixelRun) -> str:
 
 
 def encoder_flops(config: PixelRun, lengths_B: np.ndarray) -> float:
-    """Matmul FLOPs of a forward and backward pass over texts of so many tokens, class tokens included: of the blocks,
-    and the embedding of patches."""
+    """Return the matmul FLOPs of a forward and backward pass through blocks and patch embedding, for texts of
+    `lengths_B` tokens, including class tokens."""
     model, lengths_B = config.model, lengths_B.astype(np.float64)
     blocks = block_flops(model.num_layers, model.hidden_size, model.intermediate_size, lengths_B)
     return blocks + 6 * model.patch_values * model.hidden_size * float(lengths_B.sum())

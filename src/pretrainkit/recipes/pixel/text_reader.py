@@ -1,10 +1,10 @@
-"""Labelled texts as patches, which are drawn when a batch is built. Torch-free.
+"""Read labelled texts as patches, which are drawn when a batch is built. This module does not import torch.
 
-Slot 0 of an example is its class token, slot 1 + i its patch i; the end patch is the last. Lengths that are asked for
-count as PIXEL counts: the end patch is included, the class token is not.
+Slot 0 of an example is its class token, and slot 1 + i is patch i; the end patch is the last. Arguments for lengths
+count as in PIXEL: they include the end patch, but not the class token.
 
-Dimensions: N examples, B of a batch, T slots of a batch, S of an example, P pixels of a patch's side, F = P x P (x 3)
-values of a patch.
+Dimensions: N examples, B examples of a batch, T slots of a batch, S slots of an example, P pixels per side of a patch,
+F = P x P (x 3) values of a patch.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pretrainkit.rendering.parts import Part, RunningPart, is_rtl
 from pretrainkit.rendering.renderer import Renderer
 
 _CONTROL_PATCHES = 2
-"""Black patches of a pair."""
+"""Number of black patches of a pair."""
 NO_ANSWER_SLOT = 0
-"""The class token. The original puts it last; which slot it has changes no number."""
+"""Slot of the class token. The original puts it last; the order does not affect the result."""
 
 
 _BEFORE = re.compile(r"\s+([,.;:!?%)\]}”’…]|n't\b|'(?:s|m|d|re|ve|ll)\b)", re.IGNORECASE)
@@ -43,11 +43,11 @@ _QUOTED = re.compile(r"(?<!\S)([\"'])\s+(.*?)\s+\1(?!\w)")
 
 
 def clean_up(text: str) -> str:
-    """Tokenized text as people write it: `He said : " I do n't ( really ) know . "` to
+    """Remove the spaces of tokenized text: `He said : " I do n't ( really ) know . "` becomes
     `He said: "I don't (really) know."`.
 
-    The original does the same with the texts of GLUE and XNLI before they are drawn. It is naive: where both sides of a
-    straight quotation mark have a space, it opens and closes by turns.
+    The original does the same with the texts of GLUE and XNLI before it draws them. The rule is simple: straight
+    quotation marks with spaces on both sides open and close alternately.
     """
     text = _LATEX_QUOTES.sub(r'"\1"', text)
     text = _BEFORE.sub(r"\1", text)
@@ -56,11 +56,17 @@ def clean_up(text: str) -> str:
 
 
 class PixelReader(TextReader):
-    """A renderer, whose canvas is as long as what is asked for."""
+    """Reads texts with a renderer, whose canvas has the requested length."""
 
     def __init__(self, renderer: Renderer, fingerprint: str, max_patches: int, *, cleans_up: bool) -> None:
-        """`fingerprint` is of the renderer's fonts, settings and pixels; the encoder has positions for `max_patches`
-        patches of a text; it `cleans_up` where texts lose the spaces around their punctuation."""
+        """Create a reader.
+
+        Args:
+            renderer: The renderer of the model.
+            fingerprint: Fingerprint of the renderer's fonts, settings and pixels.
+            max_patches: Maximum number of patches of a text for which the encoder has positions.
+            cleans_up: Apply `clean_up` to texts.
+        """
         self._renderer, self._cleans_up = renderer, cleans_up
         self.fingerprint = f"{fingerprint} {cleans_up}"
         self.max_positions = max_patches
@@ -72,10 +78,10 @@ class PixelReader(TextReader):
         return DrawnExamples(self._canvas(max_length), columns[0])
 
     def read_words(self, words: Sequence[Sequence[str]], max_length: int) -> DrawnWords:
-        empty = next((number for number, found in enumerate(words) if not found), None)
+        empty = next((number for number, words_of_example in enumerate(words) if not words_of_example), None)
         if empty is not None:
             raise DataError(f"example {empty} has no words\n  leave it out")
-        return DrawnWords(self._canvas(max_length), [list(found) for found in words])
+        return DrawnWords(self._canvas(max_length), [list(words_of_example) for words_of_example in words])
 
     def read_passages(
         self, pairs: Sequence[tuple[str, str]], max_length: int, stride: int, max_first: int
@@ -87,13 +93,13 @@ class PixelReader(TextReader):
 
 
 class DrawnExamples(ReadExamples):
-    """Single texts, pairs or lists of words. Only strings are kept; threads and processes may share it."""
+    """Single texts, pairs or lists of words. Only strings are in memory; threads and processes may share it."""
 
     def __init__(self, renderer: Renderer, texts: Sequence[Text]) -> None:
         self._renderer, self._texts = renderer, texts
 
     def page(self, index: int) -> Page:
-        """An example with the place of everything in it."""
+        """Return the layout of an example."""
         text = self._texts[index]
         page = Page(self._renderer, text)
         if not isinstance(text, tuple):
@@ -111,42 +117,43 @@ class DrawnExamples(ReadExamples):
     def _lengths(self) -> Ints:
         P = self._renderer.config.pixels_per_patch
         ends = (self.page(index).end for index in range(len(self._texts)))
-        # The class token and the end patch come on top of the patches before it.
+        # `end` counts the patches before the end patch; add the end patch and the class token.
         return np.fromiter((end // P + _CONTROL_PATCHES for end in ends), np.int64, len(self._texts))
 
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
         """Return `patches` (T, F) uint8, 0 for class tokens; `positions` (T,) int32, 0 for class tokens and 1 + i for
-        patch i; and what `ReadExamples.build` says."""
+        patch i; and the arrays of `ReadExamples.build`."""
         pages, P = [self.page(index) for index in index_B.tolist()], self._renderer.config.pixels_per_patch
         batch = stream([page.paint() for page in pages], P, has_color=self._renderer.config.rgb)
         if not self._texts or not isinstance(self._texts[0], tuple):
             return batch
-        # Behind the class token and the black patch that ends the first text.
+        # After the class token and the black patch that ends the first text.
         second_begins = np.array([page.parts[0].end // P + 2 for page in pages], np.int32)
         return batch | {"second_begins": second_begins}
 
 
 def _first_patches(page: Page, renderer: Renderer) -> int | None:
-    """Most patches of the first text of a pair that is too long, so that the longer text loses its end first; None
-    where the pair fits or the second text alone is to be cut. Strategies other than continuous know no such limit."""
+    """Return the maximum number of patches of the first text of a pair that is too long, so that the longer text is cut
+    first. None if the pair fits or only the second text is cut. Only the strategy continuous supports such a limit."""
     geometry, (first, second) = renderer.config.geometry, page.parts
     if first.end < geometry.last and second.rest(0) is None:
         return None
-    room = geometry.num_patches - _CONTROL_PATCHES
+    num_available = geometry.num_patches - _CONTROL_PATCHES
     num_first = first.end // geometry.patch
     num_second = Page(renderer, page.text[1]).end // geometry.patch
-    limit = max(room - room // 2, room - num_second)  # half of the room, or what a shorter second text leaves
+    # Half of the available patches, or more if the second text is shorter than the other half.
+    limit = max(num_available - num_available // 2, num_available - num_second)
     return limit if num_first > limit else None
 
 
 def _shown(part: Part, text: str) -> str:
-    """Return the part of a pair's first text that a canvas shows. The rest is left out before the pair is drawn,
-    because with `parity` it keeps its room, in which the second text would be shown."""
+    """Return the part of a pair's first text that a canvas shows. The rest is removed before the pair is drawn, because
+    with `parity` it would keep its width and push the second text away."""
     return part.text if isinstance(part, RunningPart) else text
 
 
 class DrawnWords(DrawnExamples, ReadWords):
-    """Lists of words, each of which begins a patch. The last one that is read may lose its end."""
+    """Lists of words, each of which starts a new patch. The last drawn word may be cut off."""
 
     def word_starts(self, index: int) -> Ints:
         starts = self.page(index).parts[0].word_starts
@@ -163,7 +170,7 @@ class DrawnWords(DrawnExamples, ReadWords):
 
 
 class DrawnPassages(DrawnExamples, ReadPassages):
-    """Windows of contexts, each behind its question."""
+    """Windows of contexts, each after its question."""
 
     cuts_words = True
 
@@ -184,8 +191,10 @@ class DrawnPassages(DrawnExamples, ReadPassages):
 
     @staticmethod
     def _first(drawer: Drawer, question: str, context: str) -> Page:
-        """The first canvas. With `parity`, a context that is read from the right would be drawn whole beside a question
-        that is not, its beginning beyond the right end of every canvas; so such a pair counts as one from the right."""
+        """Return the first canvas.
+
+        With `parity`, a right-to-left context after a left-to-right question would be drawn as a whole, with its
+        beginning beyond the right end of every canvas. Such a pair is therefore laid out from right to left."""
         return Page(drawer, (question, context), rtl=True if drawer.config.parity and is_rtl(context) else None)
 
     @staticmethod
@@ -194,8 +203,8 @@ class DrawnPassages(DrawnExamples, ReadPassages):
             yield from windows(page, stride)
         except NoRoomError:
             raise ConfigError(
-                f"a window of {page.geometry.num_patches} patches has no room for more of a context than the {stride} "
-                "that it repeats\n  use longer windows, shorter questions or a smaller stride"
+                f"a window of {page.geometry.num_patches} patches has no room for new context besides the {stride} "
+                "patches that it repeats\n  use longer windows, shorter questions or a smaller stride"
             ) from None
 
     def page(self, index: int) -> Page:
@@ -210,26 +219,26 @@ class DrawnPassages(DrawnExamples, ReadPassages):
     def offsets(self, window: int) -> Ints:
         page = self.page(window)
         context, P = page.parts[1], self._renderer.config.pixels_per_patch
-        found = np.full((2 + page.end // P, 2), -1, np.int64)
-        begun = page.parts[0].end // P + 2  # behind the class token and the black patch that ends the question
-        for slot, (first, after) in enumerate(context.spans(), begun):
+        offsets_S2 = np.full((2 + page.end // P, 2), -1, np.int64)
+        first_slot = page.parts[0].end // P + 2  # after the class token and the black patch that ends the question
+        for slot, (first, after) in enumerate(context.spans(), first_slot):
             if after > first:
-                found[slot] = first + self._begin[window], after + self._begin[window]
-        return found
+                offsets_S2[slot] = first + self._begin[window], after + self._begin[window]
+        return offsets_S2
 
     def no_answer_slot(self, window: int) -> int:
         return NO_ANSWER_SLOT
 
 
 def stream(strips: Sequence[NDArray[np.uint8]], patch_size: int, *, has_color: bool) -> dict[str, np.ndarray]:
-    """The batch of `DrawnExamples.build`; `strips` are uint8 (X, P) or (X, P, 3) of each text: its columns up to and
-    with the end patch."""
+    """Return a batch of `DrawnExamples.build`. `strips`: columns of each text up to and including the end patch, uint8
+    (X, P) or (X, P, 3)."""
     lengths = np.array([1 + len(strip) // patch_size for strip in strips], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     colors = (3,) if has_color else ()
     patches = np.zeros((int(starts[-1]), patch_size, patch_size, *colors), np.uint8)
     for start, end, strip in zip(starts[:-1].tolist(), starts[1:].tolist(), strips, strict=True):
-        # A strip's columns, cut into squares; within them columns become rows again. Slot 0 stays a class token.
+        # Divide the columns of a strip into squares, and transpose each to rows. Slot 0 remains for the class token.
         patches[start + 1 : end] = strip.reshape(-1, patch_size, *strip.shape[1:]).swapaxes(1, 2)
     return {
         "patches": patches.reshape(len(patches), patch_size**2 * (3 if has_color else 1)),
@@ -241,8 +250,8 @@ def stream(strips: Sequence[NDArray[np.uint8]], patch_size: int, *, has_color: b
 
 
 def open_reader(config: PixelRun, folder: Path) -> PixelReader:
-    """Open the reader for a renderer's folder. Raises DataError where it is not there, it draws otherwise than it did,
-    or its patches are not the model's."""
+    """Open the reader for a renderer's folder. Raises DataError if the folder is missing, if it no longer draws the
+    same pixels, or if its patches have another size than the model's."""
     renderer, fingerprint = _opened(folder)
     side = renderer.config.pixels_per_patch
     if side != config.model.patch_size:
@@ -255,16 +264,16 @@ def open_reader(config: PixelRun, folder: Path) -> PixelReader:
 
 @lru_cache(maxsize=4)
 def _opened(folder: Path) -> tuple[Renderer, str]:
-    """(renderer, fingerprint), once in each process."""
+    """Return renderer and fingerprint, opened once per process."""
     renderer = load_renderer(folder)
     return renderer, describe(renderer)["fingerprint"]
 
 
 def changed_renderer(path: Path, changes: Mapping[str, Any]) -> Path:
-    """Return the folder, in the cache, of the renderer or font at `path` with some other settings. Raises ConfigError
-    or DataError where a setting is not known, or a font is missing."""
+    """Save the renderer or font at `path` with changed settings to the cache, and return its folder. Raises ConfigError
+    or DataError if a setting is invalid or a font is missing."""
     renderer = open_renderer(path, **changes)
-    found = describe(renderer)["fingerprint"]
-    out = cache_folder() / "renderers" / found
+    fingerprint = describe(renderer)["fingerprint"]
+    out = cache_folder() / "renderers" / fingerprint
     save_renderer(renderer, out)
     return out
