@@ -14,6 +14,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.formats.tf_messages import parse_example
 from pretrainkit.tasks.preprocessors import append_eos_after_trim
 from pretrainkit.tasks.record_sources import RecordFeature, SeqioCache, TfRecords
+from pretrainkit.tasks.row_files import open_rows
 from pretrainkit.tasks.task import Feature, Task
 from pretrainkit.tasks.vocabulary import ByteVocabulary
 
@@ -187,3 +188,16 @@ def test_every_example_comes_out_as_it_went_in(integers, floats, raw, is_packed)
     assert list(found["i"]) == integers
     assert list(found["f"]) == floats
     assert list(found["b"]) == raw
+
+
+def test_records_of_texts_are_rows(tmp_path):
+    told = [{"question": [f"né {n}".encode()], "answer": [b"a", b"b"], "n": [n], "raw": [b"\xff"]} for n in range(3)]
+    for shard, rows in enumerate((told[:2], told[2:])):
+        path = tmp_path / f"rows.tfrecord-{shard:05d}-of-00002"
+        path.write_bytes(b"".join(record(example(row)) for row in rows))
+    for pattern, num in ((tmp_path / "rows.tfrecord*", 3), (tmp_path / "rows.tfrecord-00001-of-00002", 1)):
+        source = open_rows(pattern, "rows")
+        assert source.num_examples("rows") == num
+        found = source.example("rows", num - 1)
+        assert (found["question"], found["answer"], found["raw"]) == ("né 2", ["a", "b"], [b"\xff"])
+        assert found["n"].tolist() == [2]

@@ -240,6 +240,15 @@ def test_fact_35_clipping(clip, threshold, norm, expected):
         assert all(torch.equal(p.grad, old) for p, old in zip(params, before))
 
 
+def test_clipping_by_value_is_that_of_torch() -> None:
+    params, theirs = with_norm(3.0), with_norm(3.0)
+    measured = clip_gradients(params, adam_config(clip="value", max_grad_norm=0.9))
+    torch.nn.utils.clip_grad_value_(theirs, 0.9)
+    assert measured.item() == pytest.approx(3.0)
+    assert max(p.grad.abs().max().item() for p in params[:2]) == pytest.approx(0.9)
+    assert all(torch.equal(p.grad, q.grad) for p, q in zip(params[:2], theirs))
+
+
 def test_clipping_shows_non_finite_gradients_in_the_norm() -> None:
     params = with_norm(1.0)
     params[1].grad[2] = math.nan

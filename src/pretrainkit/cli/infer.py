@@ -36,7 +36,8 @@ def infer(
     task: Annotated[str | None, Option(help="Task or mixture whose examples are the inputs.")] = None,
     split: Annotated[str, Option(help="Split of the task.")] = "test",
     input: Annotated[
-        Path | None, Option(help="File of rows instead of a task: .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
+        Path | None,
+        Option(help="File of rows instead of a task: .jsonl, .tsv or .txt (also .gz, .zst), .parquet, .tfrecord."),
     ] = None,
     inputs: Annotated[
         str | None,

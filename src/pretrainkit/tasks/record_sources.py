@@ -102,6 +102,23 @@ class TfRecords(LineSource):
         return json_fingerprint(["tfrecord", described, [index.sha256 for index in self._lines(split).indexes]])
 
 
+class TextRecords(TfRecords):
+    """Records whose bytes are UTF-8 texts: one text is a value, several are a list. Other bytes stay bytes."""
+
+    def example(self, split: str, index: int) -> Example:
+        return {name: _as_text(value) for name, value in super().example(split, index).items()}
+
+
+def _as_text(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    try:
+        texts = [raw.decode() for raw in value]
+    except UnicodeDecodeError:
+        return value
+    return texts[0] if len(texts) == 1 else texts
+
+
 class SeqioCache(BySplit):
     """The cache of a task from `seqio_cache_tasks`: examples at its cache placeholder.
 

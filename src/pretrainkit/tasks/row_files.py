@@ -7,14 +7,16 @@ https://aclanthology.org/W03-0419; Rajpurkar et al. 2016, https://arxiv.org/abs/
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.tasks.sources import Example, FilesInMemory, JsonLines, Parquet, TaskSource, TextLines, Tsv
+from pretrainkit.tasks.record_sources import TextRecords
+from pretrainkit.tasks.sources import Example, Files, FilesInMemory, JsonLines, Parquet, TaskSource, TextLines, Tsv
 
 _KINDS = {"jsonl": JsonLines, "ndjson": JsonLines, "json": JsonLines, "txt": TextLines, "tsv": Tsv, "parquet": Parquet}
+_RECORDS = "tfrecord"
 _PACKED = ("gz", "zst")
 _CONLLU_FIELDS = ("id", "words", "lemma", "upos", "xpos", "feats", "heads", "relations", "deps", "misc")
 _KEPT = ("words", "lemma", "upos", "xpos", "heads", "relations")
@@ -24,11 +26,13 @@ _NEW_DOCUMENT = "-DOCSTART-"
 def open_rows(path: str | Path, split: str) -> TaskSource:
     """Return the rows of a file (or of the files of a glob) as the only split of a source: .jsonl (an object per line),
     .tsv (names of columns first), .parquet, .txt (a line is a row with the key `text`); all but parquet also as .gz and
-    .zst. Raises DataError for others."""
-    kind = _KINDS.get(_ending(path))
+    .zst; .tfrecord (texts of `tf.train.Example`, also .tfrecord-00000-of-00008). Raises DataError for others."""
+    kind: Callable[[Files], TaskSource] | None = _KINDS.get(_ending(path))
+    if _ending(path).startswith(_RECORDS):
+        kind = TextRecords
     if kind is None:
         raise DataError(
-            f"{path}: a file of rows must end in {', '.join(f'.{name}' for name in _KINDS)}, "
+            f"{path}: a file of rows must end in {', '.join(f'.{name}' for name in (*_KINDS, _RECORDS))}, "
             "optionally followed by .gz or .zst\n  rename it, or write it in one of these formats"
         )
     return kind({split: path})

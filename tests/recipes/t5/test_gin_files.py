@@ -155,6 +155,18 @@ def test_a_run_says_all_of_itself(files):
     assert {"PjitPartitioner.num_partitions", "train.model_dir"} <= set(found.without_effect)
 
 
+def test_what_a_file_does_not_say_is_what_it_is_there(files):
+    for name in ("models/base.gin", "runs/pretrain.gin"):
+        text = (files / name).read_text()
+        for line in ("  z_loss = %Z_LOSS", "  dropout_rate = %DROPOUT_RATE", "  logits_via_embedding = False"):
+            text = text.replace(line, "")
+        (files / name).write_text(text.partition("utils.create_learning_rate_scheduler:")[0])
+    config = api.import_config(files / "mine.gin", None, ["MODEL_DIR=x"], 1).config
+    assert (config.objective.z_loss, config.model.dropout, config.model.tied_logits) == (0.0, 0.1, False)
+    assert config.schedule.factors == ("constant", "linear_warmup", "rsqrt_decay")
+    assert (config.schedule.num_warmup_steps, config.optimizer.peak_lr) == (1000, 0.5)
+
+
 def test_the_command_writes_a_config_that_is_checked(files, tmp_path):
     out = tmp_path / "mine.yaml"
     settings = ("MODEL_DIR=x", "train/utils.DatasetConfig.batch_size=64", "gin.DROPOUT_RATE=0.0")
@@ -249,6 +261,137 @@ def test_inference_becomes_a_command(files):
     (files / "file.gin").write_text(INFER.replace('"glue_rte_v002"', "@infer_script.create_task()"))
     told = refused("config", "import", files / "file.gin")
     assert "pretrainkit infer RUN --input FILE" in followed(told, "recipes/t5/gin_files.py: … makes its task of a file")
+
+
+CHAIN = """
+OPTIMIZER = @optimizers.chain()
+optimizers.chain.transformations = [{parts}]
+"""
+COSINE = """
+optax.warmup_cosine_decay_schedule:
+  peak_value = 2e-4
+  init_value = 0.0
+  warmup_steps = 300
+  decay_steps = %TRAIN_STEPS
+  end_value = 2e-5
+"""
+ADAM = "optax.adamw.learning_rate = @optax.warmup_cosine_decay_schedule()\n" + COSINE
+
+
+def chained(files, parts, more):
+    names = ", ".join(f"@optax.{part}()" for part in parts.split())
+    (files / "chain.gin").write_text(MINE + CHAIN.format(parts=names) + more)
+    return api.import_config(files / "chain.gin", None, ["MODEL_DIR=x"], 1)
+
+
+def test_a_chain_of_optax_is_an_optimizer_with_clipping_and_schedule(files):
+    found = chained(files, "clip adamw", "optax.clip.max_delta = 1.5\noptax.adamw.b2 = 0.95\n" + ADAM)
+    optimizer, schedule = found.config.optimizer, found.config.schedule
+    assert (optimizer.name, optimizer.clip, optimizer.max_grad_norm) == ("adamw", "value", 1.5)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.95, 1e-8, 1e-4)
+    assert (optimizer.peak_lr, optimizer.decay_mask) == (2e-4, "all")
+    assert (schedule.name, schedule.num_warmup_steps, schedule.floor) == ("cosine", 300, pytest.approx(0.1))
+    assert "Adafactor.decay_rate" in found.without_effect
+    assert "create_learning_rate_scheduler.base_learning_rate" in found.without_effect
+
+
+@pytest.mark.parametrize(
+    ("parts", "more", "expected"),
+    [
+        ("adam", "optax.adam.learning_rate = 1e-4", ("adamw", 1e-4, 0.0, "constant")),
+        ("lion", "optax.lion.learning_rate = @utils.create_learning_rate_scheduler()", ("lion", 0.5, 1e-3, "factors")),
+        ("lamb", "optax.lamb:\n  learning_rate = 1e-3\n  weight_decay = 0.1", ("lamb", 1e-3, 0.1, "constant")),
+        (
+            "clip_by_global_norm sgd",
+            "optax.clip_by_global_norm.max_norm = 1.0\noptax.sgd.learning_rate = @optax.cosine_decay_schedule()\n"
+            "optax.cosine_decay_schedule:\n  init_value = 0.1\n  decay_steps = %TRAIN_STEPS",
+            ("sgd", 0.1, 0.0, "cosine"),
+        ),
+        (
+            "scale_by_adam add_decayed_weights scale_by_learning_rate",
+            "optax.add_decayed_weights.weight_decay = 0.02\n"
+            "optax.scale_by_learning_rate.learning_rate = @optax.warmup_cosine_decay_schedule()" + COSINE,
+            ("adamw", 2e-4, 0.02, "cosine"),
+        ),
+        (
+            "scale_by_adam scale_by_schedule scale",
+            "optax.scale_by_schedule.step_size_fn = @optax.linear_schedule()\noptax.scale.step_size = -1\n"
+            "optax.linear_schedule:\n  init_value = 1e-3\n  end_value = 0.0\n  transition_steps = 50_000",
+            ("adamw", 1e-3, 0.0, "linear"),
+        ),
+        ("trace scale", "optax.trace.decay = 0.9\noptax.scale.step_size = -0.01", ("sgd", 0.01, 0.0, "constant")),
+    ],
+)
+def test_optimizers_of_optax_have_counterparts(files, parts, more, expected):
+    config = chained(files, parts, more).config
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.peak_lr, optimizer.weight_decay, config.schedule.name) == expected
+    assert optimizer.max_grad_norm == ("clip" in parts)
+
+
+def test_an_optimizer_without_a_chain_is_read_too(files):
+    (files / "one.gin").write_text(MINE + "OPTIMIZER = @optimizers.adamw()\noptimizers.adamw.learning_rate = 3e-4\n")
+    optimizer = api.import_config(files / "one.gin", None, ["MODEL_DIR=x"], 1).config.optimizer
+    assert (optimizer.name, optimizer.peak_lr, optimizer.max_grad_norm) == ("adamw", 3e-4, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "more", "told"),
+    [
+        ("adamw clip", ADAM, "clip has no counterpart at this place of a chain"),
+        ("adabelief", "optax.adabelief.learning_rate = 1e-3", "adabelief has no counterpart at this place"),
+        ("adamw", "optax.adamw.nesterov = True\n" + ADAM, "adamw.nesterov has no counterpart"),
+        ("adamw", ADAM.replace("%TRAIN_STEPS", "100"), "ends after 100 steps, but the run has 50000"),
+        ("adamw", ADAM.replace("init_value = 0.0", "init_value = 1e-6"), "a warm-up begins at 0"),
+        ("adamw", "optax.adamw.learning_rate = @optax.join_schedules()", "the schedule join_schedules has no counterp"),
+        ("adamw", "", "adamw has no learning_rate"),
+        ("scale_by_adam", "", "the chain does not end in scale_by_learning_rate"),
+        ("scale_by_adam scale", "optax.scale.step_size = 0.1", "the chain does not end in scale_by_learning_rate"),
+        ("clip", "optax.clip.max_delta = 1.0", "the chain has no optimizer"),
+    ],
+)
+def test_chains_that_cannot_be_expressed_are_named_with_the_reason(files, parts, more, told):
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+        chained(files, parts, more)
+    assert re.search(r"chain.gin:\d+: optimizers.chain.transformations = ", str(caught.value))
+
+
+EXAMPLES = """
+        infer_script.create_task_from_tfexample_file:
+          paths = ["rows.tfrecord*"]
+          file_type = 'tfrecord'
+          inputs_key = 'question'
+          targets_key = 'answer'
+          features = {'inputs': @inputs/seqio.Feature(), 'targets': @outputs/seqio.Feature()}
+        inputs/seqio.Feature.vocabulary = @models.get_input_vocabulary()
+        outputs/seqio.Feature.vocabulary = @models.get_output_vocabulary()
+        models.get_input_vocabulary.model = %MODEL
+        models.get_output_vocabulary.model = %MODEL
+"""
+
+
+def test_files_of_examples_are_rows_of_the_command(files):
+    text = INFER.replace('"glue_rte_v002"', "@infer_script.create_task_from_tfexample_file()") + EXAMPLES
+    (files / "rows.gin").write_text(text)
+    command = api.import_config(files / "rows.gin", None, [], 1).command
+    assert command[:8] == (
+        "infer",
+        "imported",
+        "--input",
+        "rows.tfrecord*",
+        "--inputs",
+        "question",
+        "--targets",
+        "answer",
+    )
+    assert "--task" not in command
+    for old, new, told in [
+        ("'tfrecord'", "'sstable'", "file_type='sstable' has no counterpart"),
+        ('["rows.tfrecord*"]', '["a.tfrecord", "b.tfrecord"]', "names 2 files of examples"),
+    ]:
+        (files / "rows.gin").write_text(text.replace(old, new))
+        with pytest.raises(ConfigError, match=told):
+            api.import_config(files / "rows.gin", None, [], 1)
 
 
 def test_lines_without_a_counterpart_are_named(files):

@@ -253,8 +253,9 @@ class T5Run(RunConfig):
                 "  leave it out, or set data.task"
             )
         problems += self._denoising_problems()
-        is_other = self.optimizer.name != "adafactor"
-        if is_other and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
+        # Clipping by value is never a default: who sets it, or has it from a file of T5X, means the sum.
+        is_clipped = self.optimizer.name != "adafactor" and self.optimizer.clip != "value"
+        if is_clipped and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
             problems.append(
                 Conflict(
                     "objective.normalize_by=none sums the loss over the batch, and optimizer.name="

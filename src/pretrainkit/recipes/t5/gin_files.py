@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pretrainkit.errors import ConfigError, InputError, import_optional
 from pretrainkit.recipes.exchange import ImportedConfig
 from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.optax_chain import FUNCTIONS, NoCounterpart, OptaxChain
 from pretrainkit.recipes.t5.presets import PRESETS
 
 _MODEL = {
@@ -49,6 +50,12 @@ _SCHEDULE = {
     "min_learning_rate": "min_lr",
 }
 """Arguments there to fields here."""
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "T5Config": {"dropout": 0.1, "tied_logits": False},
+    "EncoderDecoderModel": {"z_loss": 0.0, "label_smoothing": 0.0},
+    "create_learning_rate_scheduler": {"num_warmup_steps": 1000},
+}
+"""T5X's own values where a file gives none, if those of our preset differ."""
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "linear": "linear", "swish": "swish", "silu": "swish"}
 _WITHOUT_EFFECT = {
     "PjitPartitioner": "ranks and sharding are settings of the launch and of parallel",
@@ -99,6 +106,9 @@ class Reference(NamedTuple):
 
 class _Macro(NamedTuple):
     name: str
+
+
+_EXAMPLES = "create_task_from_tfexample_file"
 
 
 class Binding(NamedTuple):
@@ -241,12 +251,9 @@ class _Reader:
             "model": self._model(path),
             "objective": self._objective(),
             "data": self._data(batch_size),
-            "optimizer": {"adafactor": self._taken("Adafactor", _ADAFACTOR)},
             "precision": self._precision(),
         }
-        updates["schedule"], peak = self._schedule()
-        if peak is not None:
-            updates["optimizer"]["peak_lr"] = peak
+        updates["optimizer"], updates["schedule"] = self._optimizer()
         updates["evaluate"] = self._evaluate(batch_size)
         updates["checkpoint"] = self._checkpoint()
         updates |= self._steps()
@@ -266,7 +273,7 @@ class _Reader:
                 f"{path} does not say {', '.join(missing)} of its T5Config\n"
                 "  include the model as well, such as t5x/examples/t5/t5_1_1/small.gin"
             )
-        model = self._taken("T5Config", _MODEL)
+        model = dict(_DEFAULTS["T5Config"]) | self._taken("T5Config", _MODEL)
         names = self._take("T5Config", "mlp_activations", default=("relu",))
         if unknown := [name for name in names if name not in _ACTIVATIONS]:
             raise ConfigError(f"T5Config.mlp_activations has {unknown[0]!r}\n  known are {', '.join(_ACTIVATIONS)}")
@@ -275,18 +282,56 @@ class _Reader:
     def _objective(self) -> dict[str, Any]:
         owner = "EncoderDecoderModel"
         factor = self._take(owner, "loss_normalizing_factor")
-        values = self._taken(owner, {"z_loss": "z_loss", "label_smoothing": "label_smoothing"})
+        values = dict(_DEFAULTS[owner]) | self._taken(owner, {"z_loss": "z_loss", "label_smoothing": "label_smoothing"})
+        if isinstance(factor, int):
+            factor = float(factor)
         return values | {"normalize_by": "none" if factor is None else factor}
 
     def _precision(self) -> dict[str, Any]:
         return {"compute": self._take("T5Config", "dtype", default="float32")}
 
-    def _schedule(self) -> tuple[dict[str, Any], float | None]:
+    def _optimizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings of `optimizer` and `schedule`."""
+        named = self._gin.bindings.get(("", "EncoderDecoderModel", "optimizer_def"))
+        chosen = Reference("Adafactor") if named is None else self._gin.resolved(named.value, named.line)
+        name = chosen.name if isinstance(chosen, Reference) else str(chosen)
+        if name in ("Adafactor", "None"):
+            schedule, peak = self._schedule()
+            return {"adafactor": self._taken("Adafactor", _ADAFACTOR), "peak_lr": peak}, schedule
+        line = named.line if named is not None else ""
+        parts = [chosen]
+        if name == "chain":
+            transformations = self._gin.bindings.get(("", "chain", "transformations"))
+            line = line if transformations is None else transformations.line
+            parts = list(self._take("chain", "transformations", default=()))
+        total = self._gin.bindings.get(("", "train", "total_steps"))
+        num_steps = None if total is None else self._gin.resolved(total.value, total.line)
+        chain = OptaxChain(self._optax_arguments, [part.name for part in parts], num_steps)
+        try:
+            optimizer, rate = chain.optimizer()
+            if rate == Reference("create_learning_rate_scheduler"):
+                schedule, optimizer["peak_lr"] = self._schedule()
+            else:
+                optimizer["peak_lr"], schedule = chain.schedule(rate)
+        except NoCounterpart as error:
+            self._unknown.append(f"{line}: {error}")
+            return {}, {}
+        for key in [key for key in self._left if key[1] in ("Adafactor", "create_learning_rate_scheduler")]:
+            self._without_effect[f"{key[1]}.{key[2]}"] = "the optimizer is another, with its own learning rate"
+            del self._left[key]
+        return optimizer, schedule
+
+    def _optax_arguments(self, owner: str) -> dict[str, Any]:
+        """The given arguments of a function of optax, which are then read."""
+        given = [argument for scope, name, argument in self._left if (scope, name) == ("", owner)]
+        return {argument: self._take(owner, argument) for argument in given}
+
+    def _schedule(self) -> tuple[dict[str, Any], float]:
         owner = "create_learning_rate_scheduler"
-        values = self._taken(owner, _SCHEDULE)
-        if (factors := self._take(owner, "factors")) is not None:
-            values["factors"] = tuple(part.strip() for part in factors.split("*"))
-        return values, self._take(owner, "base_learning_rate")
+        values = dict(_DEFAULTS[owner]) | self._taken(owner, _SCHEDULE)
+        factors = self._take(owner, "factors", default="constant * linear_warmup * rsqrt_decay")
+        values["factors"] = tuple(part.strip() for part in factors.split("*"))
+        return values, self._take(owner, "base_learning_rate", default=0.5)
 
     def _data(self, batch_size: int | None) -> dict[str, Any]:
         data: dict[str, Any] = {"task": self._take("DatasetConfig", "mixture_or_task_name", "train")}
@@ -393,7 +438,10 @@ class _Reader:
 
     def inference(self, path: Path) -> ImportedConfig:
         task = self._take("DatasetConfig", "mixture_or_task_name")
-        if not isinstance(task, str):
+        rows: dict[str, Any] = {"--task": task, "--split": self._take("DatasetConfig", "split", default="test")}
+        if task == Reference(_EXAMPLES):
+            rows = self._rows_of_examples(path)
+        elif not isinstance(task, str):
             raise ConfigError(
                 f"{path} makes its task of a file\n"
                 "  give the file to infer itself: pretrainkit infer RUN --input FILE --out answers.jsonl"
@@ -403,8 +451,7 @@ class _Reader:
             raise ConfigError(f"{path}: infer.mode={mode!r} has no counterpart\n  possible: predict, score")
         shard = f"{self._take('infer', 'shard_id', default=0)}/{self._take('infer', 'num_shards', default=1)}"
         options: dict[str, Any] = {
-            "--task": task,
-            "--split": self._take("DatasetConfig", "split", default="test"),
+            **rows,
             "--mode": mode,
             "--batch-size": self._take("DatasetConfig", "batch_size"),
             "--chunk-batches": self._take("infer", "checkpoint_period"),
@@ -418,10 +465,32 @@ class _Reader:
         words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
         return self._command(path, "infer", ("infer", "imported", *words, "--out", "answers"))
 
+    def _rows_of_examples(self, path: Path) -> dict[str, Any]:
+        """Options of `infer` for files of `tf.train.Example`."""
+        files, kind = self._take(_EXAMPLES, "paths"), self._take(_EXAMPLES, "file_type", default="tfrecord")
+        files = [files] if isinstance(files, str) else list(files or ())
+        if kind != "tfrecord":
+            raise ConfigError(f"{path}: file_type={kind!r} has no counterpart\n  convert the file to tfrecord")
+        if len(files) != 1:
+            raise ConfigError(
+                f"{path} names {len(files)} files of examples\n"
+                "  give one pattern for them, as in TF_EXAMPLE_FILE_PATHS='examples.tfrecord*'"
+            )
+        for scope in ("inputs", "outputs"):
+            self._take("Feature", "vocabulary", scope)  # those of the model
+        for argument in ("features", "task_id"):
+            self._take(_EXAMPLES, argument)
+        for name in ("get_input_vocabulary", "get_output_vocabulary"):
+            self._take(name, "model")
+        targets = self._take(_EXAMPLES, "targets_key")
+        inputs = self._take(_EXAMPLES, "inputs_key", default="inputs")
+        return {"--input": files[0], "--inputs": inputs, "--targets": targets}
+
     def _command(self, path: Path, owner: str, command: tuple[str, ...]) -> ImportedConfig:
         """A command on the model of a checkpoint."""
         checkpoint = self._take("RestoreCheckpointConfig", "path")
-        for key in [key for key in self._left if key[1] in (owner, "T5Config", "EncoderDecoderModel", "Adafactor")]:
+        of_training = (owner, "T5Config", "EncoderDecoderModel", "Adafactor", *FUNCTIONS)
+        for key in [key for key in self._left if key[1] in of_training]:
             del self._left[key]  # the model is that of the checkpoint
         self._take("SentencePieceVocabulary", "sentencepiece_model_file")
         self._refuse_the_rest(path)

@@ -215,7 +215,8 @@ def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Ten
     """Scale all gradients in place so that their global norm is at most `config.max_grad_norm` (0: no limit).
 
     Mode norm: multiply by c / norm if norm >= c, without an epsilon. Mode squared_norm_legacy: the same with the
-    squared norm instead of the norm, so 0.4 clips from a norm of 0.632 on and leaves 0.4 / norm.
+    squared norm instead of the norm, so 0.4 clips from a norm of 0.632 on and leaves 0.4 / norm. Mode value: clamp
+    each element to -c ... c.
 
     Returns:
         The norm before clipping, a float32 scalar on the gradients' device; not finite if a gradient is not finite. It
@@ -227,7 +228,10 @@ def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Ten
         return torch.zeros(())
     shards = local_tensors(grads)
     norm = torch.linalg.vector_norm(tensor_norms(shards, grads))
-    if config.max_grad_norm:
+    if config.max_grad_norm and config.clip == "value":
+        torch._foreach_clamp_min_(shards, -config.max_grad_norm)
+        torch._foreach_clamp_max_(shards, config.max_grad_norm)
+    elif config.max_grad_norm:
         size = norm.square() if config.clip == "squared_norm_legacy" else norm
         factor = torch.where(size < config.max_grad_norm, 1.0, config.max_grad_norm / size)
         if not reads_at_once(factor.device) or factor.item() != 1:

@@ -106,8 +106,9 @@ class OptimizerConfig(Config):
     rate for all. It is multiplied with the factors of groups."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Maximum global gradient norm, to which larger gradients are scaled; 0: no clipping."""
-    clip: Literal["norm", "squared_norm_legacy"] = "norm"
-    """norm: compare and divide by the gradient norm. squared_norm_legacy: by the squared norm (Sabertooth of 2021)."""
+    clip: Literal["norm", "squared_norm_legacy", "value"] = "norm"
+    """norm: compare and divide by the gradient norm. squared_norm_legacy: by the squared norm (Sabertooth of 2021).
+    value: limit each element of the gradient to -max_grad_norm ... max_grad_norm instead (optax.clip)."""
 
     def other_state(self, before: "OptimizerConfig") -> dict[str, tuple[Any, Any]]:
         """Map the dotted path of each setting that changes the optimizer's state to its values in `before` and here."""
