@@ -161,7 +161,7 @@ def test_a_changed_set_is_noticed(tmp_path):
     with pytest.raises(RuntimeError), fetched(request, tmp_path / "out", part_bytes=SMALL_PART):
         raise RuntimeError
     pq.write_table(pa.table({"text": ["new"], "url": [""]}), tmp_path / "set/train-00003.parquet")
-    with pytest.raises(DataError, match="begun from other input"), fetched(request, tmp_path / "out"):
+    with pytest.raises(DataError, match="started from other input"), fetched(request, tmp_path / "out"):
         pass
 
 
@@ -211,12 +211,15 @@ def test_an_attempt_goes_on_with_the_commit_that_it_began_with(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"column": "txt"}, "no column 'txt'\n  its columns are: text, url; name one of them by --column"),
-        ({"meta_columns": ("date",)}, "no column 'date'\n  its columns are: text, url; name one of them by --meta"),
-        ({"split": "dev"}, "no such split: Bad split: dev. Available splits: ['train']\n  name one of them by --split"),
+        ({"column": "txt"}, "no column 'txt'\n  its columns are: text, url; name one of them with --column"),
+        ({"meta_columns": ("date",)}, "no column 'date'\n  its columns are: text, url; name one of them with --meta"),
+        (
+            {"split": "dev"},
+            "no such split: Bad split: dev. Available splits: ['train']\n  name one of them with --split",
+        ),
         ({"config": "en"}, "no such configuration: BuilderConfig 'en' not found. Available: ['default']"),
         ({"revision": "main"}, "is a folder, which has no revisions\n  leave out --revision"),
-        ({"name": "/no/such/folder"}, "/no/such/folder is no folder and no file\n  give the name of a set"),
+        ({"name": "/no/such/folder"}, "/no/such/folder is neither a folder nor a file\n  give the name of a set"),
     ],
 )
 def test_wrong_requests_are_one_message_and_leave_nothing(tmp_path, change, message):
@@ -232,7 +235,7 @@ def test_an_unknown_set_and_numbers_in_place_of_text(tmp_path, monkeypatch):
     stand_in(monkeypatch, {("some/set", None): [{"id": 1}]})
     for request, message in [
         (HubRequest(name="nobody/nothing"), "nobody/nothing cannot be opened: 404"),
-        (HubRequest(name="some/set", column="id"), "column 'id' holds Value('int64'), not text"),
+        (HubRequest(name="some/set", column="id"), "column 'id' contains Value('int64'), not text"),
     ]:
         with pytest.raises(DataError) as caught, fetched(request, tmp_path / "out"):
             pass

@@ -92,7 +92,7 @@ def test_files_that_unfold_without_end_and_endless_lists_are_refused(tmp_path):
     archive = archive_of(tmp_path / "a.tar", [], listed)
     with tarfile.open(archive, "a", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(member, io.BytesIO(b"0\n".ljust(512, b"\0")))
-    with pytest.raises(DataError, match="no plain file"):
+    with pytest.raises(DataError, match="not a plain file"):
         unpack(archive, tmp_path / "out")
     with tarfile.open(tmp_path / "b.tar", "w") as tar:
         contents = tarfile.TarInfo("pack.json")
@@ -101,7 +101,7 @@ def test_files_that_unfold_without_end_and_endless_lists_are_refused(tmp_path):
     with pytest.raises(DataError, match="not readable"):
         unpack(tmp_path / "b.tar", tmp_path / "out")
     listed = [{"name": "a/b", "num_bytes": 10**15, "sha256": ""}]
-    with pytest.raises(DataError, match="damaged on the way"):
+    with pytest.raises(DataError, match="is damaged"):
         unpack(archive_of(tmp_path / "c.tar", [("a/b", b"x")], listed), tmp_path / "out")
 
 
@@ -109,11 +109,11 @@ def test_no_file_is_written_through_a_link(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out/a").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="behind a link"):
+    with pytest.raises(DataError, match="through an existing symbolic link"):
         unpack(archive_of(tmp_path / "a.tar", [("a/evil", b"x")]), tmp_path / "out")
     listed = [{"name": "b", "num_bytes": 0, "sha256": ""}]
     link = archive_of(tmp_path / "b.tar", [("b", (tarfile.SYMTYPE, "/etc/passwd"))], listed)
-    with pytest.raises(DataError, match="no plain file"):
+    with pytest.raises(DataError, match="not a plain file"):
         unpack(link, tmp_path / "out2")
 
 
@@ -124,10 +124,10 @@ def test_damaged_missing_and_foreign_files_are_refused(tmp_path):
     assert not (tmp_path / "out/a").exists()
     with pytest.raises(DataError, match="1 files are missing, such as a"):
         unpack(archive_of(tmp_path / "b.tar", [], listed), tmp_path / "out")
-    with pytest.raises(DataError, match="listed nowhere"):
+    with pytest.raises(DataError, match="not listed in"):
         unpack(archive_of(tmp_path / "c.tar", [("z", b"x")], listed), tmp_path / "out")
     (tmp_path / "d.tar").write_bytes((tmp_path / "c.tar").read_bytes()[:700])
-    with pytest.raises(DataError, match=r"fetch it again"):
+    with pytest.raises(DataError, match="copy it again"):
         unpack(tmp_path / "d.tar", tmp_path / "out")
     (tmp_path / "e.tar").write_bytes(b"no tar")
     with pytest.raises(DataError, match="cannot be read"):
@@ -135,10 +135,10 @@ def test_damaged_missing_and_foreign_files_are_refused(tmp_path):
 
 
 def test_folders_that_cannot_be_packed_are_named(tmp_path, folder):
-    with pytest.raises(DataError, match="two folders are called corpus"):
+    with pytest.raises(DataError, match="two folders are named corpus"):
         pack([folder, folder], tmp_path / "a.tar")
     (folder / ".work").mkdir()
     with pytest.raises(DataError, match="not finished"):
         pack([folder], tmp_path / "a.tar")
-    with pytest.raises(DataError, match="no folder with files"):
+    with pytest.raises(DataError, match="not a folder with files"):
         pack([tmp_path / "none"], tmp_path / "a.tar")

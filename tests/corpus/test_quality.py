@@ -36,7 +36,7 @@ def test_english_stop_words_count_only_where_they_are_asked_for():
     assert Quality(max_duplicate_line_share=1.0).problem(text) is None
     assert Quality(min_stop_words=2).problem(text) == "too_few_stop_words"
     assert Quality(min_words=0).problem("") is None
-    with pytest.raises(DataError, match="fits no document"):
+    with pytest.raises(DataError, match="no document can have"):
         Quality(min_words=9, max_words=5)
 
 

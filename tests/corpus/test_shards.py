@@ -205,7 +205,7 @@ def test_a_complete_corpus_is_kept_and_another_is_refused(tmp_path):
         BuildSettings(num_shards=2, seed=9),
         BuildSettings(split_folders=False),
     ):
-        with pytest.raises(DataError, match="already holds"):
+        with pytest.raises(DataError, match="already has"):
             build_corpus(sources, tmp_path / "out", settings)
     assert all_bytes(tmp_path / "out") == before
 
@@ -214,7 +214,7 @@ def test_a_shard_of_somebody_else_is_not_overwritten(tmp_path):
     """Acceptance fact 6."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out/part-00000-of-00001.jsonl").write_text("precious")
-    with pytest.raises(DataError, match="already holds part-00000"):
+    with pytest.raises(DataError, match="already has part-00000"):
         build_corpus(make_input(tmp_path / "in"), tmp_path / "out", BuildSettings(split_folders=False))
     assert (tmp_path / "out/part-00000-of-00001.jsonl").read_text() == "precious"
 
@@ -248,7 +248,7 @@ def test_bad_input_in_several_tasks_is_counted_together(tmp_path, small_groups):
         (tmp_path / f"{number}.jsonl").write_text('{"text": "Whole."}\n{"text": "bro\n')
     command = ["shards", str(tmp_path), "--heldout", "0", "--out", str(tmp_path / "out")]
     error = CliRunner().invoke(app, [*command, "--max-bad", "1"]).exception
-    assert "--max-bad N" in followed(error, "files/skips.py: … pieces of bad input; … were allowed")
+    assert "--max-bad N" in followed(error, "files/skips.py: the input has … bad records; … were allowed")
     assert CliRunner().invoke(app, [*command, "--max-bad", "2"]).exit_code == 0
 
 

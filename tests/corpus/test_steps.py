@@ -66,14 +66,14 @@ def test_executors_count_the_words_that_the_command_counts(tmp_path, raw, num_ta
 
 def test_a_pipeline_that_is_not_finished_is_noticed(tmp_path, raw):
     settings = BuildSettings(num_shards=2)
-    with pytest.raises(DataError, match="ScatterRuns to its end"):
+    with pytest.raises(DataError, match="finish the pipeline with ScatterRuns"):
         GatherShards(tmp_path / "out", settings).run()
     reader = ReadSources([str(raw)])
     list(ScatterRuns(tmp_path / "out", settings, reader).run(reader.run(rank=1, world_size=2), rank=1, world_size=2))
-    with pytest.raises(DataError, match="1 finished tasks of 2"):
+    with pytest.raises(DataError, match="1 records for 2 tasks"):
         GatherShards(tmp_path / "out", settings).run()
     list(ScatterRuns(tmp_path / "out", settings, reader).run(reader.run(rank=0, world_size=2), rank=0, world_size=2))
-    with pytest.raises(DataError, match="GatherShards to its end"):
+    with pytest.raises(DataError, match="GatherShards"):
         FinishCorpus(tmp_path / "out", settings).run()
     with pytest.raises(DataError, match="tasks=1"):
         FinishCorpus(tmp_path / "out", settings).run(world_size=2)

@@ -299,7 +299,7 @@ def test_a_table_has_its_manifest_from_the_moment_it_has_its_name(tmp_path, monk
 
 def test_a_file_that_another_program_wrote_is_left_alone(tmp_path):
     (tmp_path / "words.tsv").write_text("precious")
-    with pytest.raises(DataError, match="no manifest beside it"):
+    with pytest.raises(DataError, match="without a manifest"):
         count_words(write(tmp_path / "x.txt", "a b"), tmp_path / "words.tsv")
     assert (tmp_path / "words.tsv").read_text() == "precious"
 

@@ -144,7 +144,7 @@ def test_folders_that_datasets_saved_are_read_by_split(made, caplog):
     }
     assert "only train and validation are read, not test" in caplog.text
     assert [source.format for source in find_sources([made / "saved/train"])] == ["arrow"]
-    with pytest.raises(DataError, match="holds several splits") as error:
+    with pytest.raises(DataError, match="contains several splits") as error:
         find_sources([made / "saved"])
     assert str(made / "saved/train") in str(error.value)
 
@@ -160,10 +160,10 @@ def test_a_configuration_or_a_split_that_lacks_is_said(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset_builder", Builder)
     with pytest.raises(DataError, match="pick one among") as error:
         hub_splits("hf://datasets/someone/set")
-    assert "name a configuration, hf://datasets/someone/set:CONFIGURATION" in str(error.value)
-    with pytest.raises(DataError, match="has no split train") as error:
+    assert "name a configuration (hf://datasets/someone/set:CONFIGURATION)" in str(error.value)
+    with pytest.raises(DataError, match="has no split named train") as error:
         find_sources(["hf://datasets/someone/set@main:en"])
-    assert "corpus hub --split NAME" in followed(error.value, "files/sources.py: … has no split train")
+    assert "corpus hub --split NAME" in followed(error.value, "files/sources.py: … has no split named train")
     assert hub_splits("hf://datasets/someone/set/data/train.parquet") == {}
 
 

@@ -68,7 +68,7 @@ def test_a_truncated_zst_is_never_taken_for_whole(tmp_path: Path, empty: Path) -
     path = tmp_path / "cut.jsonl.zst"
     content = zstandard.compress(lines)
     path.write_bytes(content[: len(content) // 2])
-    assert f"{path}: truncated" in refused("corpus", "shards", path, "--max-bad", 9999, "--out", empty / "corpus")
+    assert f"{path} is truncated" in refused("corpus", "shards", path, "--max-bad", 9999, "--out", empty / "corpus")
 
 
 def test_a_vocabulary_larger_than_the_text_allows(made: Path, empty: Path) -> None:

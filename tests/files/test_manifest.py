@@ -72,7 +72,7 @@ def test_manifests_of_folders_and_files(tmp_path):
     with pytest.raises(DataError, match="sha256"):
         verify(tmp_path)
     table.write_bytes(b"b\t11\n")
-    with pytest.raises(DataError, match="5 bytes, the manifest says 4"):
+    with pytest.raises(DataError, match="5 bytes instead of 4"):
         verify(table)
     table.unlink()
     with pytest.raises(DataError, match="missing"):

@@ -104,7 +104,7 @@ def test_the_order_of_the_input_is_kept_over_stretches(tmp_path, small_spans):
 def test_a_bad_line_is_named_from_where_its_stretch_begins(tmp_path, small_spans):
     path = lines(tmp_path / "x.jsonl")
     path.write_text(path.read_text() + "broken\n")
-    with pytest.raises(DataError, match=r"x.jsonl, line \d+ behind byte \d+: invalid json"):
+    with pytest.raises(DataError, match=r"x.jsonl, line \d+ after byte \d+: invalid json"):
         build_corpus(find_sources([path]), tmp_path / "out", BuildSettings(), workers=1)
 
 

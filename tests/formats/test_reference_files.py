@@ -70,7 +70,7 @@ def test_a_damaged_checkpoint_of_tensorflow_is_refused(tmp_path, file, damage):
     else:
         content[len(content) // 2] ^= 1
         path.write_bytes(content[: len(content) // 2] if damage == "cut" else content)
-    with pytest.raises(CheckpointError, match="copy its files again"):
+    with pytest.raises(CheckpointError, match="copy all of its files again"):
         dict(TensorFlowCheckpoint(tmp_path / "v2" / "model.ckpt-1234").items())
 
 

@@ -76,9 +76,9 @@ NOT_HERE = {
     "cli/resume.py: resume does not support --launch cloud": CLUSTER,
     "workers/ray_engine.py: no machine of the Ray cluster": CLUSTER,
     "workers/ray_engine.py: no Ray cluster answers": CLUSTER,
-    "workers/slurm_engine.py: SLURM refused the job": CLUSTER,
+    "workers/slurm_engine.py: SLURM rejected the job": CLUSTER,
     "launch/slurm.py: --launch slurm: there is no sbatch": CLUSTER,
-    "launch/slurm.py: SLURM refused the job": CLUSTER,
+    "launch/slurm.py: SLURM rejected the job": CLUSTER,
     "launch/slurm.py: job … of … is in the queue": CLUSTER,
     "launch/slurm.py: scancel … failed": CLUSTER,
     "dist/env.py: this is process … on this machine": DEVICE,
@@ -95,8 +95,8 @@ NOT_HERE = {
     "demo/prose.py: …: there are only … bytes of text": DEMO,
     "demo/walk.py: … has files that are not from a demo": DEMO,
     "demo/walk.py: cannot write": DEMO,
-    "corpus/steps.py: pipelines of one's own have datatrove's steps": CALLER,
-    "corpus/steps.py: … runs in a pipeline of one task": CALLER,
+    "corpus/steps.py: `duplicates` is not supported in datatrove pipelines": CALLER,
+    "corpus/steps.py: … must run in a pipeline with one task": CALLER,
 }
 """Pattern of the keys of sites whose remedy no case can follow to the reason."""
 

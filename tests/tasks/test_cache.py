@@ -137,7 +137,7 @@ def test_an_interrupted_cache_goes_on_with_what_is_missing(task, tmp_path):
         cache_task(fragile_task, tmp_path / "out", splits=["train"], num_shards=4)
     folder = task_folder(tmp_path / "out", task.name)
     assert not (folder / "COMPLETED").exists()
-    with pytest.raises(DataError, match="was begun from other input or with other settings"):
+    with pytest.raises(DataError, match="was started from other input or with other settings"):
         cache_task(fragile_task, tmp_path / "out", splits=["train"], num_shards=3)
     (tmp_path / "mended").touch()
     seen.unlink()

@@ -50,7 +50,7 @@ def test_words_become_settings():
         ("time=soon", "time"),
         ("time=0", "time"),
         ("partition", "NAME=VALUE"),
-        ("sbatch={requeue: false}", "launcher sets"),
+        ("sbatch={requeue: false}", "launcher itself sets"),
         ("time=3", "at least time=4"),
     ],
 )

@@ -150,7 +150,7 @@ def test_refusals(tmp_path, cluster, monkeypatch):
     monkeypatch.undo()
     cluster(runs=False)
     (tmp_path / "bin/sbatch").write_text("#!/bin/bash\necho 'invalid partition specified: no' >&2; exit 1\n")
-    with pytest.raises(InputError, match="refused the job"):
+    with pytest.raises(InputError, match="rejected the job"):
         list(SlurmEngine().run(str, [1], Resources(1, 500_000_000), tmp_path / "work", Quiet()))
 
 

@@ -41,7 +41,7 @@ def results_of(folder, num_tasks, is_over=True):
 
 
 def test_results_come_back_whatever_their_order(tmp_path):
-    folder = TaskFolder.made(double, range(5), tmp_path)
+    folder = TaskFolder.create(double, range(5), tmp_path)
     for number in (3, 0, 4, 2, 1):
         folder.perform(number)
     assert sorted(results_of(folder, 5)) == [0, 2, 4, 6, 8]
@@ -52,7 +52,7 @@ def test_results_come_back_whatever_their_order(tmp_path):
 
 def test_a_task_works_where_the_command_was_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = TaskFolder.made(partial(Path.read_text), [Path("here.txt")], Path("work"))
+    folder = TaskFolder.create(partial(Path.read_text), [Path("here.txt")], Path("work"))
     (tmp_path / "here.txt").write_text("found")
     monkeypatch.chdir("/")
     folder.perform(0)
@@ -64,7 +64,7 @@ def test_a_task_works_where_the_command_was_given(tmp_path, monkeypatch):
     [(refuse, DataError, "7 is bad\n  give another"), (stumble, RunError, "nobody thought of this")],
 )
 def test_what_a_task_raises_is_raised_by_the_command(tmp_path, function, kind, message):
-    folder = TaskFolder.made(function, [7], tmp_path)
+    folder = TaskFolder.create(function, [7], tmp_path)
     with pytest.raises((DataError, ZeroDivisionError)):
         folder.perform(0)
     with pytest.raises(kind, match=message):
@@ -72,7 +72,7 @@ def test_what_a_task_raises_is_raised_by_the_command(tmp_path, function, kind, m
 
 
 def test_workers_that_died_are_noticed_and_their_last_words_told(tmp_path):
-    folder = TaskFolder.made(double, range(3), tmp_path)
+    folder = TaskFolder.create(double, range(3), tmp_path)
     folder.perform(1)
     (folder.logs / "deep").mkdir(parents=True)
     (folder.logs / "deep/7.out").write_text("Killed: out of memory\n")
@@ -82,14 +82,14 @@ def test_workers_that_died_are_noticed_and_their_last_words_told(tmp_path):
 
 def test_a_worker_without_a_beat_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(task_folder, "_LOST_SECONDS", 0.3)
-    folder = TaskFolder.made(double, [1], tmp_path)
+    folder = TaskFolder.create(double, [1], tmp_path)
     (folder.path / "000000.alive").write_text("17")  # of a process that was killed
     with pytest.raises(RunError, match="1 of 1 tasks"):
         results_of(folder, 1, is_over=False)
 
 
 def test_a_finished_task_is_not_done_again_and_a_stopped_one_not_begun(tmp_path):
-    folder = TaskFolder.made(double, [1, 2], tmp_path)
+    folder = TaskFolder.create(double, [1, 2], tmp_path)
     folder.perform(0)
     (folder.path / "000000.task").unlink()
     folder.perform(0)
@@ -108,11 +108,11 @@ task_folder.TaskFolder(Path(sys.argv[1])).perform(0)
 
 
 def test_a_new_attempt_stops_workers_of_an_earlier_one(tmp_path):
-    earlier = TaskFolder.made(time.sleep, [600], tmp_path)
+    earlier = TaskFolder.create(time.sleep, [600], tmp_path)
     command = [sys.executable, "-c", WORKER, str(earlier.path)]
     worker = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SOURCE}, stderr=subprocess.PIPE)
     until(lambda: earlier._beats().get(0, "0") != "0")
-    again = TaskFolder.made(double, [1], tmp_path)
+    again = TaskFolder.create(double, [1], tmp_path)
     _, said = worker.communicate(timeout=20)
     assert worker.returncode == 1
     assert b"Stopped" in said
@@ -128,7 +128,7 @@ worker.wait()
 
 
 def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
-    folder = TaskFolder.made(time.sleep, [600], tmp_path)
+    folder = TaskFolder.create(time.sleep, [600], tmp_path)
     command = [sys.executable, "-c", ORPHAN, WORKER, str(folder.path)]
     parent = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, text=True)
     assert parent.stdout
@@ -155,6 +155,6 @@ def until(is_so, seconds=30):
 
 
 def test_tasks_are_plain_pickles(tmp_path):
-    folder = TaskFolder.made(double, [4], tmp_path)
+    folder = TaskFolder.create(double, [4], tmp_path)
     function, task, place = pickle.loads((folder.path / "000000.task").read_bytes())
     assert (function, task, place) == (double, 4, os.getcwd())

@@ -1,10 +1,10 @@
-/* Word counts of bytes: a hash table that reads whole buffers.
+/* Count the words of byte buffers in a hash table.
  *
- * A word is a maximal run of bytes other than space, TAB, LF and CR. Bytes are not interpreted otherwise: any buffer is safe.
+ * A word is a maximal run of bytes other than space, TAB, LF and CR. Any buffer is valid input.
  *
- * Slots hold short words (up to 8 bytes) packed into `tag`; longer ones are compared by a 64-bit hash, their length and
- * their bytes in the arena. Open addressing, linear probing, at most 5/8 full. Both paths of the scanner give equal results;
- * the one that looks at 8 bytes at a time needs little-endian loads.
+ * Short words (up to 8 bytes) are stored in `tag`. Longer words are compared by a 64-bit hash, their length, and their
+ * bytes in the arena. The table uses open addressing with linear probing and is at most 5/8 full. The scanner has two
+ * paths with equal results; the one that reads 8 bytes at a time needs little-endian loads.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -25,7 +25,7 @@
 typedef struct {
     uint64_t tag;    /* the bytes of a short word, or the hash of a long one */
     uint64_t count;  /* 0: the slot is free */
-    uint64_t offset; /* of the word in the arena */
+    uint64_t offset; /* offset of the word in the arena */
     uint64_t length;
 } Slot;
 
@@ -133,7 +133,7 @@ static uint64_t tag_of(const unsigned char *word, uint64_t length) {
 }
 
 #if WIDE_SCAN
-/* The high bit of every byte that is a separator; exact for all bytes, not only the first. */
+/* Returns a word with the high bit set in every byte that is a separator; exact for all bytes, not only the first. */
 static inline uint64_t separators(uint64_t x) {
     uint64_t low7 = x & ~HIGH_BITS, found;
 #define DIFFERS(c) (((low7 ^ (LOW_BITS * (c))) + ~HIGH_BITS) | x)
@@ -155,7 +155,7 @@ static int count_buffer(WordTable *table, const unsigned char *at, const unsigne
         memcpy(&piece, at, 8);
         marks = separators(piece);
         if (marks) {
-            unsigned length = (unsigned)__builtin_ctzll(marks) >> 3; /* 1 to 7: the first byte is none */
+            unsigned length = (unsigned)__builtin_ctzll(marks) >> 3; /* 1 to 7: the first byte is not a separator */
             uint64_t tag = piece & ((1ull << (8 * length)) - 1);
             if ((failed = count_word(table, at, length, tag, 1))) return failed;
             at += length + 1;
@@ -196,7 +196,7 @@ static int raise_failure(int failed) {
     return failed;
 }
 
-/* Rows of word TAB digits LF up to the first that is anything else; where that begins. */
+/* Adds rows of `word TAB digits LF` up to the first row of another form, and returns where that row begins. */
 static int merge_rows(WordTable *table, const unsigned char *start, const unsigned char *end, const unsigned char **stopped) {
     const unsigned char *at = start;
     int failed = OK;
@@ -217,7 +217,7 @@ static int merge_rows(WordTable *table, const unsigned char *start, const unsign
     }
 }
 
-/* Counts the words of a buffer, or adds its rows. The bytes taken; -1: an error is set. */
+/* Counts the words of a buffer, or adds its rows. Returns the number of bytes read, or -1 if an error is set. */
 static Py_ssize_t take_buffer(WordTable *table, PyObject *argument, int is_rows) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(argument, &buffer, PyBUF_SIMPLE)) return -1;
@@ -237,7 +237,7 @@ static PyObject *table_merge(WordTable *table, PyObject *argument) {
     return taken < 0 ? NULL : PyLong_FromSsize_t(taken);
 }
 
-/* What sorting needs of a slot. */
+/* Fields of a slot that sorting needs. */
 typedef struct {
     const unsigned char *word;
     uint64_t length, count;
@@ -321,7 +321,7 @@ static PyObject *table_dump(WordTable *table, PyObject *arguments) {
         rows[num_rows++] = (Row){word, slot->length, slot->count, prefix_of(word, slot->length)};
     }
     qsort(rows, num_rows, sizeof(Row), by_count ? compare_counts : compare_bytes);
-    if (swapped) swap_nibbles(table); /* as they were */
+    if (swapped) swap_nibbles(table); /* swap them back */
     int failed = write_rows(rows, num_rows, write);
     free(rows);
     return failed ? NULL : PyLong_FromUnsignedLongLong(total);

@@ -1,4 +1,4 @@
-"""BERT text, as GluonNLP and the original BERT read it: one sentence per line, a blank line between documents."""
+"""Write BERT text for GluonNLP and the original BERT: one sentence per line, a blank line between documents."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,14 +10,16 @@ from pretrainkit.files.manifest import atomic_file
 def write_bert_text(
     documents: Iterable[Document], sentences: Callable[[str], list[str]], out: str | Path
 ) -> tuple[int, int]:
-    """Writes `out`, whole or not at all, and returns the documents and sentences written. Reading it again gives the
-    same sentences of the same documents; those without a sentence are left out. `sentences` cuts texts whose lines are
-    not sentences already. White space inside a sentence becomes one space."""
+    """Write the file `out`, and return the numbers of documents and sentences written. The file is complete or absent.
+
+    Reading it gives the same sentences of the same documents, except documents without a sentence, which are dropped.
+    `sentences` splits texts whose lines are not already sentences. White space in a sentence becomes one space.
+    """
     num_documents = num_sentences = 0
     with atomic_file(out) as file:
         for document in documents:
-            found = document.text.splitlines() if document.has_sentence_lines else sentences(document.text)
-            lines = [line for sentence in found if (line := " ".join(sentence.split()))]
+            parts = document.text.splitlines() if document.has_sentence_lines else sentences(document.text)
+            lines = [line for sentence in parts if (line := " ".join(sentence.split()))]
             if not lines:
                 continue
             if num_documents:

@@ -20,46 +20,46 @@ class BuildSettings:
     num_shards: int = 8
     """Number of shards, per split (fewer, in proportion, for held-out data)."""
     heldout: float = 0.0
-    """Share of documents for OUT/valid, at least 0 and below 1, by a hash of their text. Where it would hold out none
-    of several, a share is used that holds out one."""
+    """Share of documents for OUT/valid, at least 0 and below 1, chosen by a hash of their text. If it would hold out
+    none of several documents, a share is used that holds out at least one."""
     seed: int | None = 0
     """Seed of the order; None keeps the order of the input."""
     compress: Compression = "none"
     """Compression of the shards."""
     rule: Literal["even", "sabertooth"] = "even"
-    """even: shards differ by one document at most. sabertooth: chunks of the rounded-up mean, so fewer files can
-    appear."""
+    """even: shards differ by at most one document. sabertooth: each shard has the mean number of documents, rounded up,
+    so there can be fewer shards."""
     split_folders: bool = True
-    """Write into `train/` and `valid/` rather than into the output folder itself."""
+    """Write to `train/` and `valid/` in the output folder, not to the output folder itself."""
     text_key: str = "text"
     """Key (JSONL) or column (parquet) that holds the text."""
     max_bad: int = 0
-    """Broken lines and the like that may be skipped (and counted)."""
+    """Number of bad records, such as broken lines, that may be skipped (and counted)."""
     quality: Quality | None = None
     """Quality rules that documents must meet; None keeps all documents."""
     duplicates: "DuplicateRule | None" = None
-    """Which documents are left out because of others: all but the first of those that are alike or, with held-out data,
-    those like a held-out one. None: none."""
+    """Rule that drops duplicates: all but the first of similar documents or, with held-out data, documents that are
+    similar to a held-out one. None keeps all documents."""
 
     def __post_init__(self) -> None:
         if self.num_shards < 1 or self.num_shards > 99_999:
             raise DataError(f"--num-shards is {self.num_shards}\n  give a number from 1 to 99999")
         if not 0 <= self.heldout < 1:
-            raise DataError(f"--heldout is {self.heldout}\n  give a share of the documents: at least 0 and below 1")
+            raise DataError(f"--heldout is {self.heldout}\n  give a share of the documents, at least 0 and below 1")
         if self.heldout and not self.split_folders:
             raise DataError("held-out data needs the folders train/ and valid/\n  set heldout=0 or split_folders=True")
 
     @property
     def splits(self) -> dict[str, Path]:
-        """Split to its folder below the output folder."""
+        """Folder of each split, relative to the output folder."""
         if not self.split_folders:
             return {"train": Path()}
         return {"train": Path("train")} | ({"valid": Path("valid")} if self.heldout else {})
 
     def content(self) -> dict[str, Any]:
-        """Return the settings that decide the bytes of the shards: all but `max_bad` and unset rules."""
-        unasked = {key for key in ("quality", "duplicates") if getattr(self, key) is None}
-        return {key: value for key, value in asdict(self).items() if key not in unasked | {"max_bad"}}
+        """Return the settings that decide the bytes of the shards: all except `max_bad` and unset rules."""
+        unset = {key for key in ("quality", "duplicates") if getattr(self, key) is None}
+        return {key: value for key, value in asdict(self).items() if key not in unset | {"max_bad"}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +69,17 @@ class HubRequest:
     name: str
     """Name of the data set on the hub, such as "allenai/c4", or a local folder."""
     config: str | None = None
-    """Name of a configuration, such as en or 20231101.bg; None: the default one."""
+    """Name of a configuration, such as en or 20231101.bg; None for the default one."""
     split: str = "train"
     """Split of the data set."""
     column: str = "text"
     """Column that holds the text."""
     meta_columns: tuple[str, ...] = ()
-    """Keep a column in meta, such as url; may be repeated."""
+    """Column to keep in meta, such as url; may be repeated."""
     revision: str | None = None
-    """Branch, tag or commit; None: the default branch as it is now."""
+    """Branch, tag or commit; None for the current state of the default branch."""
     max_documents: int | None = None
-    """Take the first of them only; one process streams then."""
+    """Maximum number of documents. If it is set, one process streams the first ones."""
 
     def __post_init__(self) -> None:
         if self.max_documents is not None and self.max_documents < 1:
@@ -92,5 +92,5 @@ class HubRequest:
         return f"{name}/{self.config}" if self.config else name
 
     def asked(self) -> dict[str, Any]:
-        """A JSON form, for plans and manifests."""
+        """Return the set fields in JSON form, for plans and manifests."""
         return {key: value for key, value in json.loads(json.dumps(asdict(self))).items() if value not in (None, [])}

@@ -1,9 +1,10 @@
-"""Which documents of a corpus are there twice, exactly or nearly: what `corpus dedup` and `corpus split` leave out.
+"""Find exact and near duplicates in a corpus, which `corpus dedup` and `corpus split` drop.
 
-Three passes, in bounded memory: groups of files are read into signatures, sorted pairs of a key and a document on disk
-in columns: the hash of the text and, where near duplicates count, the bands of its MinHash. Documents with an equal key
-are joined, a task for each column; what hangs together is found (`components`). The result is a list of documents,
-sorted, the same on any engine, in any memory. Finished tasks are found again by an interrupted call.
+There are three passes in bounded memory. First, groups of files are read into signatures: columns on disk with sorted
+pairs of a key and a document. The keys are the hash of the text and, for near duplicates, the bands of its MinHash.
+Second, documents with an equal key are joined, one task per column. Third, the connected sets are computed
+(`components`). The result is a sorted list of documents, which does not depend on the engine or the memory. Finished
+tasks are kept, so that an interrupted call can be resumed.
 
 Dimensions: D documents, C columns.
 """
@@ -33,34 +34,34 @@ from pretrainkit.workers.engine import LOCAL, StageRunner
 
 _FOLDER = "duplicates"
 NOT_HELD_OUT = 1 << 63
-"""Added to the identities of documents that are not held out: of a set of duplicates the held-out ones come first."""
+"""Added to the identities of documents that are not held out, so that held-out documents come first in each set."""
 _HELD_COPIES = 6
-"""Of the numbers in hand, while a column of them is sorted and written."""
+"""Copies of the numbers in memory while a column is sorted and written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateRule:
-    """Which documents are one too many."""
+    """Rule that decides which documents are duplicates."""
 
     reason: str = "duplicate"
-    """Under which they are counted."""
+    """Reason under which dropped documents are counted."""
     minhash: MinHash | None = None
-    """How near duplicates are found; None: only equal texts count."""
+    """Settings for near duplicates; None finds only equal texts."""
 
     @property
     def num_columns(self) -> int:
-        """C."""
+        """Number of columns C: the hash of the text, and the bands."""
         return 1 + (self.minhash.num_bands if self.minhash else 0)
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """What was found."""
+    """Result of the search."""
 
     path: Path
-    """Identities of the documents to leave out: uint64, sorted, no header."""
+    """Identities of the documents to drop: uint64, sorted, no header."""
     num_documents: int
-    """Of the corpus."""
+    """Number of documents of the corpus."""
     num_dropped: int
     key: str
     """Fingerprint of everything that decides the list."""
@@ -76,7 +77,7 @@ def sign_group(
     memory_bytes: int,
     on_bytes: OnBytes = None,
 ) -> dict[str, Any]:
-    """Reads a group of files into signatures. Returns and notes what was written."""
+    """Read a group of files into signatures. Return the record of the finished task, which is also stored."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(max_bad)
     documents, keys = array("Q"), array("Q")
@@ -86,7 +87,7 @@ def sign_group(
     for index, source in task.sources:
         for document in read_documents([source], skips, text_key=text_key, on_bytes=on_bytes):
             exact = text_hash(document.text)
-            # The rule of `HeldOut` in `shards`.
+            # The same rule as in `HeldOut` in `shards`.
             is_held_out = exact / 2**64 < heldout
             number = identity(index, document.position)
             documents.append(number if is_held_out else number | NOT_HELD_OUT)
@@ -102,12 +103,12 @@ def sign_group(
 
 
 def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]", width: int) -> tuple[str, int]:
-    """Writes uint64 (C, D, 2): of every column the keys and documents, sorted."""
+    """Write uint64 (C, D, 2): the sorted keys and documents of every column."""
     name = f"signatures-{number:05d}.pairs"
     documents_D, keys_DC = np.frombuffer(documents, np.uint64), np.frombuffer(keys, np.uint64).reshape(-1, width)
     with atomic_file(folder / name) as file:
         for column in range(width):
-            # By key, then by document: the last key of lexsort comes first.
+            # Sort by key, then by document: lexsort's last key is the primary one.
             order = np.lexsort((documents_D, keys_DC[:, column]))
             file.write(np.stack([keys_DC[order, column], documents_D[order]], axis=1).tobytes())
     return name, len(documents_D)
@@ -115,7 +116,7 @@ def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]
 
 @dataclass(frozen=True)
 class JoinTask:
-    """A column of signatures, whose equal keys join documents."""
+    """Task for one column of signatures, whose equal keys join documents."""
 
     runs: tuple[PairRun, ...]
     folder: Path
@@ -124,16 +125,17 @@ class JoinTask:
 
 
 def join_column(task: JoinTask) -> dict[str, Any]:
-    """Writes a pair of documents for each with an equal key: it, and the first with that key. Returns and notes it."""
+    """Write a pair for each document that shares its key: the document, and the first one with that key. Return the
+    record of the finished task, which is also stored."""
     shutil.rmtree(task.folder, ignore_errors=True)
-    meanwhile = task.folder / "sorted"
-    meanwhile.mkdir(parents=True)
-    pairs = PairSorter(meanwhile, task.memory_bytes // 2)
-    for found, least, is_first in least_of_firsts(merged(task.runs, task.folder, task.memory_bytes // 2)):
-        # The first document with a key is the centre to which all others with it are joined.
-        pairs.add(np.stack([found[~is_first, 1], least[~is_first]], axis=1))
+    sorting_folder = task.folder / "sorted"
+    sorting_folder.mkdir(parents=True)
+    pairs = PairSorter(sorting_folder, task.memory_bytes // 2)
+    for signatures, least, is_first in least_of_firsts(merged(task.runs, task.folder, task.memory_bytes // 2)):
+        # The other documents with a key are joined to the first one.
+        pairs.add(np.stack([signatures[~is_first, 1], least[~is_first]], axis=1))
     run = write_pairs(task.folder / "joined.pairs", pairs.sorted())
-    shutil.rmtree(meanwhile)
+    shutil.rmtree(sorting_folder)
     for path in task.folder.glob("level-*.pairs"):
         path.unlink()
     return record_finished(task.folder, {"key": task.key, "num_pairs": run.num_pairs})
@@ -149,10 +151,13 @@ def find_duplicates(
     text_key: str = "text",
     max_bad: int = 0,
 ) -> Duplicates:
-    """Lists the documents to leave out: with `heldout` above 0 what lies near a held-out document without being held
-    out, else all but the first of equal or near ones. The list stays in `work`, the folder of an output that is not
-    finished, and so does, until it is made, what an interrupted call needs to go on. Raises DataError where a file
-    cannot be read, or has bad input beyond the budget."""
+    """List the documents to drop.
+
+    With `heldout` above 0, these are the training documents that are similar to a held-out one. Otherwise they are all
+    but the first of equal or similar documents. The list is in `work`, the folder of an unfinished output. Until it is
+    written, `work` also has the records that an interrupted call needs to resume. Raises DataError if a file cannot be
+    read or has more bad input than allowed.
+    """
     tasks = group_tasks(group_sources(sources), work, "sign", [asdict(rule), heldout, text_key, max_bad])
     folder, key = work / _FOLDER, fingerprint([task.key for task in tasks])
     if (noted := finished_task(folder, key)) is None:
@@ -165,12 +170,12 @@ def find_duplicates(
         record_finished(folder, noted)
         for finished in [*work.glob("sign-*"), *work.glob("join-*")]:
             shutil.rmtree(finished)
-    runner.progress.note(f"{noted['num_dropped']:,} of {noted['num_documents']:,} documents are left out")
+    runner.progress.note(f"{noted['num_dropped']:,} of {noted['num_documents']:,} documents are dropped")
     return Duplicates(folder / "dropped.u64", noted["num_documents"], noted["num_dropped"], key)
 
 
 def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, runner: StageRunner) -> list[PairRun]:
-    """Pairs of documents that belong together, column by column."""
+    """Return the pairs of similar documents, column by column."""
     width = rule.num_columns
     runs = [(work / result["folder"] / name, num) for result in signed for name, num in result["runs"]]
     resources = runner.resources(width, sum(num for _, num in runs) * width * PAIR_BYTES)
@@ -187,8 +192,8 @@ def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, runner:
 
 
 def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, runner: StageRunner) -> dict[str, Any]:
-    """Writes the list."""
-    share = LOCAL.resources(1, 1, 0, runner.memory_bytes).memory_bytes  # in this process, whatever the engine
+    """Write the list of documents to drop, and return its record."""
+    share = LOCAL.resources(1, 1, 0, runner.memory_bytes).memory_bytes  # this step runs here, for any engine
     sets = write_components(
         chain.from_iterable(run.pieces() for run in joined), work / "components", share, work / _FOLDER / "sets.pairs"
     )
@@ -196,7 +201,7 @@ def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, runne
     with atomic_file(work / _FOLDER / "dropped.u64") as file:
         for piece in sets.pieces():
             own, first = piece[:, 0], piece[:, 1]
-            # Held-out documents have the lesser numbers, so the first of a set tells whether the set holds one.
+            # Held-out documents have smaller numbers, so a set has one if its first document is held out.
             if heldout:
                 own = own[(own >= NOT_HELD_OUT) & (first < NOT_HELD_OUT)]
             file.write((own & np.uint64(NOT_HELD_OUT - 1)).tobytes())
@@ -206,14 +211,14 @@ def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, runne
 
 
 class DropList:
-    """Whether a document is on a list of `find_duplicates`."""
+    """List of documents that `find_duplicates` wrote; supports `identity in drop_list`."""
 
     def __init__(self, path: Path) -> None:
-        # Mapped, not read: documents come in order, so few pages are in hand at a time. An empty file cannot be mapped.
+        # The file is mapped: documents come in order, so few pages are in memory. An empty file cannot be mapped.
         is_empty = path.stat().st_size == 0
         self._numbers = np.empty(0, np.uint64) if is_empty else np.asarray(np.memmap(path, np.uint64, "r"))
 
     def __contains__(self, number: int) -> bool:
-        """`number`: an `identity`."""
+        """True if the document with the `identity` `number` is on the list."""
         place = int(np.searchsorted(self._numbers, np.uint64(number)))
         return place < len(self._numbers) and int(self._numbers[place]) == number

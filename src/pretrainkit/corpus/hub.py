@@ -1,7 +1,8 @@
-"""Data sets of the Hugging Face hub, or local folders that `datasets` loads, streamed to disk for `corpus hub`.
+"""Stream data sets of the Hugging Face hub, or local folders that `datasets` loads, to disk for `corpus hub`.
 
-Each data file of a set becomes a folder of *parts*: JSONL of about 64 MB, each whole or absent, cut by content alone.
-Beside them stands where the stream was behind the last one, so the same command after a break goes on there.
+Each data file of a set becomes a folder of *parts*: JSONL files of about 64 MB, each complete or absent. The cuts
+depend only on the content. The state of the stream after the last part is stored with them, so that the same command
+resumes there after an interruption.
 """
 
 import json
@@ -32,30 +33,30 @@ from pretrainkit.workers.engine import LOCAL, Engine, Resources, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 FETCHED = ".fetched"
-"""In the output folder: what was streamed so far."""
+"""Subfolder of the output folder with the parts that were already streamed."""
 _PROCESS_BYTES = 400_000_000
-"""Of a process that streams: the library, and a row group of parquet."""
+"""Memory of a process that streams: the library, and a row group of parquet."""
 _SHOWN_COLUMNS = 12
 
 
 @dataclass(frozen=True)
 class FetchTask:
-    """One data file of a set to be streamed into `folder`."""
+    """Task that streams one data file of a set into `folder`."""
 
     request: HubRequest
     commit: str | None
-    """What `request.revision` is; None: a local folder."""
+    """Commit of `request.revision`; None for a local folder."""
     index: int
-    """Of the data file."""
+    """Index of the data file."""
     num_files: int
     folder: Path
     part_bytes: int
     limit: int | None
-    """Documents wanted at most."""
+    """Maximum number of documents."""
 
     @property
     def key(self) -> str:
-        """Of everything that decides the parts."""
+        """Fingerprint of everything that decides the parts."""
         asked = replace(self.request, revision=None).asked()
         return fingerprint([asked, self.commit, self.index, self.num_files, self.part_bytes])
 
@@ -71,20 +72,20 @@ def fetched(
     progress: Progress | None = None,
     part_bytes: int = SPAN_BYTES,
 ) -> Iterator[list[SourceFile]]:
-    """The documents of a data set as files of JSONL in `OUT/.fetched`, for as long as the block; they go at its end,
-    and stay for the next attempt if it raises.
+    """Stream the documents of a data set to JSONL files in `OUT/.fetched`, and yield these files. They are removed when
+    the block ends, and kept for the next attempt if it raises.
 
     With `max_documents` the data files are streamed one after another, else several at once.
 
     Args:
-        out: The folder that the corpus will be written to. Where it holds one that was made of the same request,
-            nothing is fetched.
-        memory_bytes: Over all processes of this machine, each that streams reckoned at 400 MB; or of each task on a
+        out: Output folder of the corpus. If it already has a corpus from the same request, nothing is streamed.
+        memory_bytes: Memory of all processes of this machine (400 MB per streaming process), or of each task on a
             cluster.
 
     Raises:
         MissingPackageError: `datasets` is not installed.
-        DataError: No such data set, configuration, split or column; the stream breaks off; another corpus is there.
+        DataError: There is no such data set, configuration, split or column, the stream broke off, or `out` has
+            another corpus.
     """
     out = Path(out)
     runner = StageRunner(engine, workers, memory_bytes, progress or Quiet())
@@ -94,7 +95,7 @@ def fetched(
         return
     commit = _commit_begun(request, out) or _commit(request)
     num_files = _check(request, commit)
-    # Changes when a file of a local data set does.
+    # Changes when a file of a local data set changes.
     stamp = fingerprint(_local_files(Path(request.name))) if commit is None else None
     plan = {"request": request.asked(), "commit": commit, "stamp": stamp}
     with work_folder(out / FETCHED, plan, out) as work:
@@ -104,8 +105,8 @@ def fetched(
         ]
         sources = _fetch_all(tasks, stamp, work, runner)
         if not sources:
-            shutil.rmtree(work)  # another split may take its place
-            raise DataError(f"{request.name}, split {request.split}, holds no row\n  name another split by --split")
+            shutil.rmtree(work)  # so that the same folder can be used for another split
+            raise DataError(f"{request.name}, split {request.split}, has no rows\n  name another split with --split")
         yield sources
         shutil.rmtree(work)
 
@@ -131,7 +132,7 @@ def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, runner: St
 
 
 def _one_by_one(tasks: Sequence[FetchTask], left: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The first files, as many as hold `left` documents."""
+    """Stream the files one by one until `left` documents are complete."""
     for task in tasks:
         if left > 0:
             yield (result := fetch_file(replace(task, limit=left)))
@@ -148,16 +149,16 @@ def _crew(request: HubRequest, num_files: int, runner: StageRunner) -> Resources
 
 
 def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
-    """Streams one data file into parts, from where an earlier attempt ended. Returns its index and what is noted.
-    Raises DataError where the stream breaks off."""
+    """Stream one data file into parts; resume an earlier attempt. Return the file's index and its record. Raises
+    DataError if the stream breaks off."""
     noted = _noted(task)
     left = None if task.limit is None else task.limit - _num_documents(noted)
     if noted["is_done"] or left == 0:
         return task.index, noted
     request = task.request
-    with _explained(request, "the stream broke off", "run the same command again: it goes on behind what is here"):
+    with _explained(request, "the stream broke off", "run the same command again: it resumes after the last part"):
         rows = _open(request, task.commit).shard(num_shards=task.num_files, index=task.index)
-        if rows.features is not None:  # others need not be read then
+        if rows.features is not None:  # other columns are then not read
             rows = rows.select_columns(list(dict.fromkeys([request.column, *request.meta_columns])))
         if noted["state"] is not None:
             rows.load_state_dict(noted["state"])
@@ -184,7 +185,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
 
 
 def _counted(rows: Any, column: str, left: int | None) -> Iterator[Mapping[str, Any]]:
-    """Rows up to the one that holds the last of `left` texts."""
+    """Yield rows up to the row with the last of `left` texts."""
     for row in rows:
         yield row
         if left is not None and type(row[column]) is str:
@@ -202,7 +203,7 @@ def _part_name(number: int) -> str:
 
 
 def _noted(task: FetchTask) -> dict[str, Any]:
-    """What an earlier attempt noted for the same data file, as far as its parts are whole."""
+    """Return the record of an earlier attempt at the same data file if its parts are intact, else an empty record."""
     empty: dict[str, Any] = {"key": task.key, "parts": [], "state": None, "is_done": False}
     noted = finished_task(task.folder, task.key) or empty
     parts = enumerate(noted["parts"])
@@ -211,7 +212,7 @@ def _noted(task: FetchTask) -> dict[str, Any]:
 
 
 def _record(row: Mapping[str, Any], request: HubRequest) -> bytes:
-    """A line of JSONL; one without a text where the row has none, to be counted with the others that are left out."""
+    """Return a line of JSONL. A row without a text gives a null text, which is later counted as skipped."""
     text = row[request.column]
     if type(text) is not str:
         return b'{"text":null}\n'
@@ -229,8 +230,8 @@ def _source(task: FetchTask, noted: dict[str, Any], number: int, stamp: str | No
 
 
 def _finished_sources(request: HubRequest, out: Path) -> list[SourceFile] | None:
-    """The sources of a finished corpus of the same request, from its manifest; None where there is no corpus. Raises
-    DataError where it was made of something else."""
+    """Return the sources of a finished corpus of the same request, from its manifest; None if there is no corpus.
+    Raises DataError if the corpus was made from something else."""
     folder = next((place for place in (out / "train", out) if (place / MANIFEST_NAME).is_file()), None)
     if folder is None or (out / FETCHED).exists():
         return None
@@ -238,10 +239,10 @@ def _finished_sources(request: HubRequest, out: Path) -> list[SourceFile] | None
     asked = request.asked()
     if not sources or any(source.get(key) != asked.get(key) for source in sources for key in asdict(request)):
         raise DataError(
-            f"{out} already holds a corpus, made from other input or with other settings\n"
-            "  name another folder by --out, or remove that one"
+            f"{out} already has a corpus that was made from other input or with other settings\n"
+            "  name another folder with --out, or remove that one"
         )
-    own = ("address", "format", "num_bytes")  # what `describe` adds to the origin
+    own = ("address", "format", "num_bytes")  # keys that `describe` adds to the origin
     origins = [{key: value for key, value in source.items() if key not in own} for source in sources]
     return [
         SourceFile(source["address"], "jsonl", source["num_bytes"], origin=origin)
@@ -250,28 +251,30 @@ def _finished_sources(request: HubRequest, out: Path) -> list[SourceFile] | None
 
 
 def _check(request: HubRequest, commit: str | None) -> int:
-    """The number of data files, where the split has the columns. Raises DataError where there is no such data set,
-    configuration, split or column."""
+    """Check that the split has the columns, and return its number of data files. Raises DataError if there is no such
+    data set, configuration, split or column."""
     rows = _open(request, commit)
-    what = f"{request.name}{', ' + request.config if request.config else ''}, split {request.split}"
+    where = f"{request.name}{', ' + request.config if request.config else ''}, split {request.split}"
     features = rows.features
     with _explained(request, "cannot be read", "check the data set"):
         names = list(features) if features else list(next(iter(rows), {}))
     shown = ", ".join(names[:_SHOWN_COLUMNS]) + (", ..." if len(names) > _SHOWN_COLUMNS else "")
     for column, option in [(request.column, "--column"), *((name, "--meta") for name in request.meta_columns)]:
         if names and column not in names:
-            raise DataError(f"{what}: no column {column!r}\n  its columns are: {shown}; name one of them by {option}")
+            raise DataError(
+                f"{where}: there is no column {column!r}\n  its columns are: {shown}; name one of them with {option}"
+            )
     kind = getattr(features[request.column], "dtype", None) if features else "string"
     if kind not in ("string", "large_string"):
         raise DataError(
-            f"{what}: column {request.column!r} holds {features[request.column]}, not text\n"
-            f"  its columns are: {shown}; name the one with the text by --column"
+            f"{where}: column {request.column!r} contains {features[request.column]}, not text\n"
+            f"  its columns are: {shown}; name the column with the text with --column"
         )
     for column in request.meta_columns:
         kind = str(getattr(features[column], "dtype", "list")) if features else "string"
         if kind.startswith(("binary", "large_binary", "dict", "fixed", "PIL", "duration", "decimal")):
             raise DataError(
-                f"{what}: column {column!r} holds {features[column]}, which JSON cannot hold\n"
+                f"{where}: column {column!r} contains {features[column]}, which JSON cannot represent\n"
                 f"  leave out --meta {column}"
             )
     return int(rows.num_shards)
@@ -279,7 +282,7 @@ def _check(request: HubRequest, commit: str | None) -> int:
 
 @lru_cache(maxsize=4)
 def _open(request: HubRequest, commit: str | None) -> Any:
-    """The split, to be streamed. Kept, since finding the files of a large set takes seconds."""
+    """Open the split for streaming. The result is cached, because finding the files of a large set takes seconds."""
     datasets = _datasets(request)
     with _explained(request, "cannot be opened", "check the name, and your access to it (hf auth login)"):
         return datasets.load_dataset(request.name, request.config, split=request.split, revision=commit, streaming=True)
@@ -291,42 +294,42 @@ def _datasets(request: HubRequest) -> Any:
 
 @contextmanager
 def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]:
-    """What the libraries raise, of many kinds, as one message."""
+    """Turn the many kinds of exceptions of the libraries into a DataError with advice."""
     try:
         yield
     except PretrainKitError:
         raise
-    except Exception as error:  # connections, hub, arrow, decoders: each has types of its own
+    except Exception as error:  # connections, hub, Arrow and decoders each raise other types
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         if "BuilderConfig" in reason and "not found" in reason:
-            problem, advice = "has no such configuration", "name one of them by --config"
+            problem, advice = "has no such configuration", "name one of them with --config"
         elif reason.startswith("Config name is missing"):
-            problem, advice = "has several configurations", "name one of them by --config"
+            problem, advice = "has several configurations", "name one of them with --config"
         elif reason.startswith("Bad split"):
-            problem, advice = "has no such split", "name one of them by --split"
+            problem, advice = "has no such split", "name one of them with --split"
         elif isinstance(error, StopIteration) or reason.startswith("BatchSize must be greater"):
             problem, advice = "has a data file without rows", "remove that file"
         elif isinstance(error, FileNotFoundError) and "://" not in reason:
             advice = "give the name of a set on the hub, such as allenai/c4, or a folder with data files"
         elif isinstance(error, UnicodeError):
-            advice = "the data set is damaged there: stream another revision, or stop before by --max-documents"
+            advice = "the data set is damaged there: stream another revision, or stop before it with --max-documents"
         elif isinstance(error, ConnectionError | TimeoutError):
             advice = "check the network, then run the same command again"
         raise DataError(f"{request.name} {problem}: {reason}\n  {advice}") from error
 
 
 def _commit_begun(request: HubRequest, out: Path) -> str | None:
-    """The commit that an attempt at the same request began with; None: there is none, or it is a local folder."""
+    """Return the commit of an earlier attempt at the same request; None if there is none, or for a local folder."""
     try:
         plan = json.loads((out / FETCHED / "plan.json").read_bytes())
         return plan["commit"] if plan["request"] == request.asked() else None
-    except (OSError, ValueError, KeyError, TypeError):  # no attempt, or one that broke off at its first byte
+    except (OSError, ValueError, KeyError, TypeError):  # there was no attempt, or it wrote no complete plan
         return None
 
 
 def _commit(request: HubRequest) -> str | None:
-    """The commit that the revision is now; None: a local folder. Raises DataError where there is no such data set or
-    revision, or the hub cannot be reached."""
+    """Return the current commit of the revision; None for a local folder. Raises DataError if there is no such data set
+    or revision, or the hub cannot be reached."""
     _datasets(request)
     if Path(request.name).exists():
         if request.revision is not None:
@@ -334,7 +337,7 @@ def _commit(request: HubRequest) -> str | None:
         return None
     if request.name.startswith(("/", ".", "~")) or request.name.count("/") > 1:
         raise DataError(
-            f"{request.name} is no folder and no file\n"
+            f"{request.name} is neither a folder nor a file\n"
             "  give the name of a set on the hub, such as allenai/c4, or a folder with data files"
         )
     import huggingface_hub
@@ -348,5 +351,5 @@ def _commit(request: HubRequest) -> str | None:
 def _local_files(folder: Path) -> list[tuple[str, int, int]]:
     if folder.is_file():
         return [(folder.name, folder.stat().st_size, folder.stat().st_mtime_ns)]
-    found = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
-    return [(path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns) for path, status in found]
+    files = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [(path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns) for path, status in files]

@@ -1,7 +1,7 @@
 """MinHash of documents: near duplicates share a band of their signatures.
 
 Source: Broder 1997; bands as in Lee et al. 2021, https://arxiv.org/abs/2107.06499. With the defaults, documents that
-share 80 % of their runs of five words are found with probability 0.92, with 60 % 0.21, with 40 % 0.01.
+share 80 % of their runs of five words are found with probability 0.92; with 60 % it is 0.21, with 40 % it is 0.01.
 
 Dimensions: W runs of words, H hashes, D documents, B bands.
 """
@@ -22,37 +22,37 @@ _RUN_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, kw_only=True)
 class MinHash:
-    """How signatures are made. Equal settings give equal signatures, on every machine."""
+    """Settings of the signatures. Equal settings give equal signatures on every machine."""
 
     num_bands: int = 14
-    """B: two documents with an equal band are near duplicates."""
+    """Number of bands, B. Two documents with an equal band are near duplicates."""
     rows_per_band: int = 8
-    """Hashes that must agree in a band."""
+    """Number of hashes that must agree in a band."""
     run_words: int = 5
-    """Words in a run. Case and what is neither letter nor digit do not count."""
+    """Number of words in a run. Case is ignored, and so are characters that are neither letters nor digits."""
 
     def __post_init__(self) -> None:
         if min(self.num_bands, self.rows_per_band, self.run_words) < 1:
             raise DataError(
-                f"{self.num_bands} bands of {self.rows_per_band} hashes, of runs of {self.run_words} words\n"
-                "  give at least 1 of each"
+                f"MinHash is set to {self.num_bands} bands of {self.rows_per_band} hashes of runs of {self.run_words} "
+                "words\n  give at least 1 of each"
             )
 
     def bands(self, text: str) -> U64:
-        """uint64 (B,); documents of fewer words than a run have one run."""
+        """Return the bands of a document, uint64 (B,). A document of fewer words than a run has one run."""
         runs_W = _runs(text, self.run_words)
         num_hashes = self.num_bands * self.rows_per_band
-        # Odd factors are bijections modulo 2**64, so each is a hash of its own of all runs.
+        # Multiplying by an odd factor is a bijection modulo 2**64, so each factor is a different hash of all runs.
         factors_H = fold(stream_key(0, "corpus.minhash"), np.arange(num_hashes, dtype=np.uint64)) | np.uint64(1)
         least_H = np.full(num_hashes, np.iinfo(np.uint64).max, np.uint64)
         for start in range(0, len(runs_W), _RUNS_AT_ONCE):
             mixed_WH = runs_W[start : start + _RUNS_AT_ONCE, None] * factors_H
-            # Low bits of a product depend on low bits alone; the high ones, which depend on all, are folded into them.
+            # Low bits of a product depend only on low bits. So the high bits, which depend on all bits, are mixed in.
             mixed_WH ^= mixed_WH >> np.uint64(32)
             np.minimum(least_H, (mixed_WH * _RUN_FACTOR).min(axis=0), out=least_H)
         rows = least_H.reshape(self.num_bands, self.rows_per_band)
         bands_B = np.arange(1, self.num_bands + 1, dtype=np.uint64)
-        # Bands begin with their numbers, so that equal rows in two bands do not make equal hashes.
+        # The hash of a band starts from its number, so that equal rows in two bands give different hashes.
         for column in rows.T:
             bands_B = (bands_B ^ column) * _RUN_FACTOR
             bands_B ^= bands_B >> np.uint64(29)
@@ -60,7 +60,7 @@ class MinHash:
 
 
 def _runs(text: str, length: int) -> U64:
-    """A hash of every run of words, uint64 (W,), W >= 1."""
+    """Return a hash of every distinct run of words, uint64 (W,), W >= 1."""
     if text.isascii():
         plain = text.lower().translate(_ASCII)
     else:
@@ -71,7 +71,7 @@ def _runs(text: str, length: int) -> U64:
         hashes = np.concatenate([hashes, np.zeros(length - len(hashes), np.uint64)])
     num = len(hashes) - length + 1
     runs_W = np.zeros(num, np.uint64)
-    # A hash of all runs at once: step `place` takes in word number `place` of each.
+    # All runs are hashed at once: step `place` mixes in word number `place` of each run.
     for place in range(length):
         runs_W = (runs_W + hashes[place : place + num] + np.uint64(1)) * _RUN_FACTOR
         runs_W ^= runs_W >> np.uint64(31)

@@ -1,8 +1,9 @@
-"""One archive of what a training needs, to carry to other machines: `corpus pack` and `corpus unpack`.
+"""Pack everything that a training needs into one archive for other machines: `corpus pack` and `corpus unpack`.
 
-A tar file without compression (shards bring their own): first `pack.json`, with size and sha256 of every file, then the
-files in the order of their names, with no clock, owner or mode of the machine, so equal input gives equal bytes.
-Unpacking trusts nothing: only plain files that `pack.json` names are written, below the folder given, each checked.
+The archive is a tar file without compression (shards are already compressed). It begins with `pack.json`, which has the
+size and sha256 of every file. The files follow in the order of their names. Times, owners and modes are not stored, so
+equal input gives equal bytes. Unpacking does not trust the archive: it writes only plain files that `pack.json` names,
+checks each one, and writes only below the output folder.
 """
 
 import json
@@ -21,25 +22,25 @@ _PIECE_BYTES = 1 << 20
 
 
 def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
-    """Writes `archive` with all files of `folders` but hidden ones, each folder under its own name.
+    """Write `archive` with all files of `folders` except hidden ones, each folder under its own name.
 
-    Returns what `pack.json` says. Raises DataError where a folder is missing, empty or still being written, two have
-    one name, or the archive is there.
+    Returns the content of `pack.json`. Raises DataError if a folder is missing, empty or unfinished, two folders have
+    the same name, or the archive already exists.
     """
     archive = Path(archive)
     if archive.exists():
-        raise DataError(f"{archive} is there already\n  name another file, or remove it")
+        raise DataError(f"{archive} already exists\n  name another file, or remove it")
     files: dict[str, Path] = {}
     for folder in map(Path, folders):
         name = folder.resolve().name
         if (folder / ".work").exists():
-            raise DataError(f"{folder} is not finished\n  run the command that writes it again, to its end")
+            raise DataError(f"{folder} is not finished\n  run the command that writes it again, and let it finish")
         inside = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         inside = [path for path in inside if not any(part[0] == "." for part in path.relative_to(folder).parts)]
         if not inside:
-            raise DataError(f"{folder} is no folder with files\n  name folders of shards or tokenizers")
+            raise DataError(f"{folder} is not a folder with files\n  name folders of shards or tokenizers")
         if any(known.split("/")[0] == name for known in files):
-            raise DataError(f"two folders are called {name}\n  rename one: they would lie in one place")
+            raise DataError(f"two folders are named {name}, but each needs its own name in the archive\n  rename one")
         files |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in inside}
     listed: list[dict[str, Any]] = [
         {"name": name, "num_bytes": path.stat().st_size, "sha256": file_sha256(path)}
@@ -63,34 +64,37 @@ def _member(name: str, num_bytes: int) -> tarfile.TarInfo:
 
 
 def unpack(archive: str | Path, out: str | Path) -> dict[str, Any]:
-    """Writes the files of an archive below `out`, each only if its sha256 is the one `pack.json` names. Files that
-    are there already with the right content are kept, so an interrupted call goes on. Raises DataError where the
-    archive is cut off, not of `pack`, or damaged; a file is not listed, missing, no plain file, or would lie outside
-    `out`; another file is in its place."""
+    """Write the files of an archive below `out`, each only if its sha256 is the one in `pack.json`.
+
+    Existing files with the right content are kept, so an interrupted call can be resumed. Raises DataError if the
+    archive is truncated, damaged or not from `pack`, if a file in it is unlisted, missing, not a plain file or would be
+    outside of `out`, or if another file already exists in its place.
+    """
     archive, out = Path(archive), Path(out)
     try:
         with tarfile.open(archive, mode="r:") as tar:
             contents = _read_contents(archive, tar)
-            wanted = {entry["name"]: entry for entry in contents["files"]}
-            for name in wanted:
+            remaining = {entry["name"]: entry for entry in contents["files"]}
+            for name in remaining:
                 _check_name(archive, name)
             for member in tar:
                 if member.name == _CONTENTS:
                     continue
                 _check_name(archive, member.name)
-                entry = wanted.pop(member.name, None)
-                if entry is None or not member.isreg() or member.issparse():  # a sparse one can unfold without end
-                    what = "is listed nowhere" if entry is None else "is no plain file"
-                    raise _refused(archive, f"{member.name!r} {what}")
+                entry = remaining.pop(member.name, None)
+                # A small sparse file can expand to any size.
+                if entry is None or not member.isreg() or member.issparse():
+                    problem = f"is not listed in {_CONTENTS}" if entry is None else "is not a plain file"
+                    raise _refused(archive, f"{member.name!r} {problem}")
                 if member.size != entry["num_bytes"]:
                     raise _refused(archive, _damaged(member.name))
                 file = tar.extractfile(member)
                 assert file is not None
                 _write(archive, file, _place(archive, out, member.name), entry)
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise DataError(f"{archive} cannot be read: {error}\n  fetch it again") from error
-    if wanted:
-        raise _refused(archive, f"{len(wanted)} files are missing, such as {min(wanted)}")
+        raise DataError(f"{archive} cannot be read: {error}\n  download or copy it again") from error
+    if remaining:
+        raise _refused(archive, f"{len(remaining)} files are missing, such as {min(remaining)}")
     return contents
 
 
@@ -117,14 +121,14 @@ def _read_contents(archive: Path, tar: tarfile.TarFile) -> dict[str, Any]:
 def _check_name(archive: Path, name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or "\\" in name:
-        raise _refused(archive, f"{name!r} would lie outside of the folder")
+        raise _refused(archive, f"{name!r} would be written outside of the folder")
 
 
 def _place(archive: Path, out: Path, name: str) -> Path:
-    """Where a file goes; a link on the way there must not lead outside."""
+    """Return the path to write a file to. A symbolic link in the path must not lead outside of `out`."""
     place = out / name
     if not place.parent.resolve().is_relative_to(out.resolve()) or place.is_symlink():
-        raise _refused(archive, f"{name!r} would lie outside of the folder, behind a link that is there")
+        raise _refused(archive, f"{name!r} would be written outside of the folder, through an existing symbolic link")
     return place
 
 
@@ -132,7 +136,7 @@ def _write(archive: Path, file: IO[bytes], place: Path, entry: dict[str, Any]) -
     if matches_entry(place, entry):
         return
     if place.exists():
-        raise DataError(f"{place} is there already, with other content\n  unpack into another folder, or remove it")
+        raise DataError(f"{place} already exists with other content\n  unpack into another folder, or remove it")
     with atomic_file(place) as raw:
         hashing = HashingFile(raw)
         while piece := file.read(_PIECE_BYTES):
@@ -142,8 +146,8 @@ def _write(archive: Path, file: IO[bytes], place: Path, entry: dict[str, Any]) -
 
 
 def _damaged(name: str) -> str:
-    return f"{name} has not the bytes that {_CONTENTS} names: damaged on the way"
+    return f"{name} is damaged: its content does not match {_CONTENTS}"
 
 
 def _refused(archive: Path, problem: str) -> DataError:
-    return DataError(f"{archive} is not unpacked: {problem}\n  fetch it again, or make it by `corpus pack`")
+    return DataError(f"{archive} cannot be unpacked: {problem}\n  copy it again, or make it with `corpus pack`")

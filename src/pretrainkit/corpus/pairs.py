@@ -1,4 +1,4 @@
-"""Sorting pairs of 64-bit numbers in bounded memory, on disk: what duplicates are found with.
+"""Sort pairs of 64-bit numbers on disk in bounded memory. The search for duplicates uses it.
 
 Dimensions: N pairs.
 """
@@ -15,9 +15,10 @@ from pretrainkit.files.manifest import atomic_file
 U64 = NDArray[np.uint64]
 PAIR_BYTES = 16
 _HELD_COPIES = 4
-"""Of the pairs in hand, while they are sorted: the pairs, their order, the pairs in that order, what is compared."""
+"""Copies of the pairs in memory while they are sorted: the pairs, their order, the sorted pairs, and the comparison."""
 _LEAST_BLOCK = 1024
-"""Pairs of a run that are read at once, at least; more runs than fit into memory like this are merged in steps."""
+"""Minimum number of pairs of a run that are read at once. If one such block per run exceeds the memory, runs are merged
+in several steps."""
 
 
 _NO_PAIRS = np.empty((0, 2), np.uint64)
@@ -25,22 +26,22 @@ _NO_PAIRS = np.empty((0, 2), np.uint64)
 
 @dataclass(frozen=True)
 class PairRun:
-    """Sorted pairs in a file, from a byte on."""
+    """Sorted pairs in a file, from byte `begin` on."""
 
     path: Path
     num_pairs: int
     begin: int = 0
 
     def pieces(self, size: int = 1 << 14) -> Iterator[U64]:
-        """All of them, uint64 (N, 2), `size` at a time."""
+        """Yield all pairs as uint64 (N, 2), `size` at a time."""
         for start in range(0, self.num_pairs, size):
             count = 2 * min(size, self.num_pairs - start)
             yield np.fromfile(self.path, np.uint64, count, offset=self.begin + start * PAIR_BYTES).reshape(-1, 2)
 
 
 def sorted_pairs(pairs_N2: U64) -> U64:
-    """By first, then second number; equal pairs once."""
-    # lexsort takes the last key first: by the first number, among equal ones by the second.
+    """Sort by first, then by second number, and drop repeated pairs."""
+    # lexsort's last key is the primary one.
     pairs_N2 = pairs_N2[np.lexsort((pairs_N2[:, 1], pairs_N2[:, 0]))]
     is_new = np.ones(len(pairs_N2), bool)
     is_new[1:] = (pairs_N2[1:] != pairs_N2[:-1]).any(axis=1)
@@ -48,7 +49,7 @@ def sorted_pairs(pairs_N2: U64) -> U64:
 
 
 class PairSorter:
-    """Takes pairs in any order and gives them sorted, each once. What outgrows `max_bytes` goes to disk."""
+    """Sorts pairs and drops repeated ones. Pairs beyond `max_bytes` are written to disk."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder, self._max_bytes = folder, max_bytes
@@ -58,10 +59,10 @@ class PairSorter:
         self._runs: list[PairRun] = []
 
     def add(self, pairs_N2: U64) -> None:
-        """Takes pairs."""
+        """Add pairs in any order."""
         while len(pairs_N2):
             part = pairs_N2[: self._max_pairs - self._num_held]
-            self._held.append(part.copy())  # not a view, which would keep all of them
+            self._held.append(part.copy())  # a view would keep the whole array in memory
             self._num_held += len(part)
             pairs_N2 = pairs_N2[len(part) :]
             if self._num_held == self._max_pairs:
@@ -77,7 +78,7 @@ class PairSorter:
         return pairs
 
     def sorted(self) -> Iterator[U64]:
-        """All pairs in pieces; once."""
+        """Yield all pairs in pieces. May be called once."""
         if not self._runs:
             yield self._take()
             return
@@ -87,7 +88,7 @@ class PairSorter:
 
 
 def write_pairs(path: Path, pieces: Iterator[U64]) -> PairRun:
-    """Sorted pieces, one behind another, into a file."""
+    """Write sorted pieces to a file, one after another."""
     num = 0
     with atomic_file(path) as file:
         for piece in pieces:
@@ -97,7 +98,7 @@ def write_pairs(path: Path, pieces: Iterator[U64]) -> PairRun:
 
 
 def merged(runs: Sequence[PairRun], folder: Path, max_bytes: int) -> Iterator[U64]:
-    """The pairs of sorted runs in one order, each once, in pieces. What is merged in steps lies in `folder`."""
+    """Yield the pairs of all runs sorted and without repetitions, in pieces. `folder` is for temporary files."""
     max_pairs = max(2 * _LEAST_BLOCK, max_bytes // (PAIR_BYTES * _HELD_COPIES))
     at_once = max(2, max_pairs // _LEAST_BLOCK)
     level = 0
@@ -111,12 +112,12 @@ def merged(runs: Sequence[PairRun], folder: Path, max_bytes: int) -> Iterator[U6
 
 
 def _merged_at_once(runs: Sequence[PairRun], max_pairs: int) -> Iterator[U64]:
-    # A block in hand is read on when half of it is gone, so it holds up to half more than what is read at once.
+    # A block is refilled when half of it is used, so it has at most 1.5 times the pairs that are read at once.
     size = max(1, max_pairs * 2 // (3 * max(1, len(runs))))
     streams = [run.pieces(size) for run in runs]
     blocks = [next(stream, _NO_PAIRS) for stream in streams]
     while any(map(len, blocks)):
-        # Up to the least end of a block everything is in hand: what follows in any run is greater.
+        # All pairs up to the least end of a block are in memory: the unread pairs of any run are greater.
         bound = min((block[-1, 0], block[-1, 1]) for block in blocks if len(block))
         ends = [_num_up_to(block, bound) for block in blocks]
         yield sorted_pairs(np.concatenate([block[:end] for block, end in zip(blocks, ends)]))
@@ -127,16 +128,16 @@ def _merged_at_once(runs: Sequence[PairRun], max_pairs: int) -> Iterator[U64]:
 
 
 def _num_up_to(pairs_N2: U64, bound: tuple[np.uint64, np.uint64]) -> int:
-    """Sorted pairs that are not above `bound`."""
+    """Count the sorted pairs that are at most `bound`."""
     first = pairs_N2[:, 0]
-    # Of the rows with the first number of the bound, those up to its second number.
+    # Rows low to high have the bound's first number. Among these, count the rows up to its second number.
     low, high = np.searchsorted(first, bound[0], "left"), np.searchsorted(first, bound[0], "right")
     return int(low + np.searchsorted(pairs_N2[low:high, 1], bound[1], "right"))
 
 
 def least_of_firsts(pieces: Iterator[U64]) -> Iterator[tuple[U64, U64, NDArray[np.bool_]]]:
-    """Of sorted pairs in pieces: each piece, the least second number of each pair's first number, and whether the pair
-    is the first with its first number."""
+    """Group sorted pairs by their first number. For each piece, yield the pairs, the least second number of each pair's
+    group, and True where a pair is the first of its group."""
     before: tuple[np.uint64, np.uint64] | None = None
     for pairs in pieces:
         if not len(pairs):
@@ -146,11 +147,11 @@ def least_of_firsts(pieces: Iterator[U64]) -> Iterator[tuple[U64, U64, NDArray[n
         is_first[0] = before is None or pairs[0, 0] != before[0]
         starts = np.flatnonzero(is_first)
         least = pairs[starts, 1]
-        # The piece begins within a group, whose least number the piece before knows.
+        # If the piece begins within a group, the group's least number comes from the previous piece.
         if not is_first[0]:
             assert before is not None
             starts, least = np.concatenate([[0], starts]), np.concatenate([[before[1]], least])
-        # From a value for each group to one for each pair: a group is as long as the way to the next start.
+        # Repeat the value of each group for all its pairs: a group ends where the next one starts.
         least_N = np.repeat(least, np.diff(starts, append=len(pairs)))
         before = (pairs[-1, 0], least_N[-1])
         yield pairs, least_N, is_first

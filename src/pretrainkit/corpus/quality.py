@@ -38,8 +38,8 @@ class Quality:
     def __post_init__(self) -> None:
         if self.min_words < 0 or self.max_words < self.min_words:
             raise DataError(
-                f"from {self.min_words} to {self.max_words} words fits no document\n"
-                "  give a least number of words that is not negative, and a most that is not smaller"
+                f"no document can have at least {self.min_words} and at most {self.max_words} words\n"
+                "  give a minimum of at least 0, and a maximum that is not smaller"
             )
 
     def problem(self, text: str) -> str | None:

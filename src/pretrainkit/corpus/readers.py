@@ -1,7 +1,7 @@
-"""Documents from files of every format, one at a time: memory is bounded by the largest document.
+"""Read documents from files of every format, one at a time. The largest document bounds the memory.
 
-Source of the formats: the data that Sabertooth (https://github.com/nikitakit/sabertooth) reads and writes; where it
-loses documents silently, we count them.
+Source of the formats: the data that Sabertooth (https://github.com/nikitakit/sabertooth) reads and writes. It loses
+some documents silently; we count them.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import Format, OnBytes, SourceFile, open_source, plain_chunks, split_lines
 
 SENTENCE_LINES = {"lines": "sentences"}
-"""The mark in `meta` of documents from BERT text: each line of the text is one sentence."""
+"""Mark in the `meta` of documents from BERT text, in which each line of the text is one sentence."""
 _MAX_VALUE_LINES = 1000
 _decoder = json.JSONDecoder()
 
@@ -29,23 +29,24 @@ class Document:
     """One document of a corpus."""
 
     text: str
-    """Free of lone surrogates: it always encodes to UTF-8."""
+    """Text without lone surrogates, so that it can always be encoded as UTF-8."""
     meta: dict[str, Any] = field(default_factory=dict)
-    """What the corpus says about the document; `dataset` and `pile_set_name` are common keys."""
+    """Metadata of the document in the corpus; `dataset` and `pile_set_name` are common keys."""
     source: str = ""
     """Address of the file."""
     position: int = 0
-    """Documents before this one in the file, counting only those that were not skipped. In a stretch of a file counted
-    from the byte where it begins: still rising, and no two alike, since every document takes bytes."""
+    """Number of documents before this one in the file, without skipped ones. In a span of a file, the count starts at
+    the span's first byte. Positions are still unique and increasing, because every document takes at least a byte."""
 
     @property
     def has_sentence_lines(self) -> bool:
-        """True when each line of the text is one sentence (BERT text), so that no splitter is needed."""
+        """True if each line of the text is one sentence (BERT text), so that no splitter is needed."""
         return self.meta.get("lines") == "sentences"
 
 
 def text_hash(text: str) -> int:
-    """64 bits of the text alone: equal for copies, wherever they lie. Decides what is held out, finds duplicates."""
+    """Return a 64-bit hash of the text alone, equal for all copies. It decides which documents are held out, and finds
+    duplicates."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
@@ -57,19 +58,19 @@ def read_documents(
     compat: bool = False,
     on_bytes: OnBytes = None,
 ) -> Iterator[Document]:
-    """All documents of `sources`, in order.
+    """Yield all documents of `sources`, in order.
 
     Args:
-        skips: Counts what is left out and holds the budget for bad input; None: a budget of zero.
+        skips: Counts skipped records and has the limit for bad input; None for a limit of zero.
         text_key: Name of the key (JSONL) or column (parquet) with the text.
-        compat: Read extracted Wikipedia as Sabertooth does, taking `<doc` anywhere in a line for a mark.
+        compat: Read extracted Wikipedia as Sabertooth does, which finds `<doc` anywhere in a line.
 
     Raises:
-        DataError: A file cannot be opened, is truncated, or has bad input beyond the budget.
+        DataError: A file cannot be opened, is truncated, or has more bad input than allowed.
     """
     skips = Skips() if skips is None else skips
     for source in sources:
-        # Documents of a stretch count from its first byte, which keeps their order over all stretches of a file.
+        # In a span, positions start at its first byte, which keeps the order of documents over all spans of a file.
         for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat, on_bytes), source.begin or 0):
             if source.dataset is not None and not meta:
                 meta = {"dataset": source.dataset}
@@ -103,7 +104,7 @@ def _texts(
 def _jsonl(
     chunks: Iterator[bytes], source: SourceFile, skips: Skips, text_key: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    where = "" if source.begin is None else f" behind byte {source.begin}"
+    where = "" if source.begin is None else f" after byte {source.begin}"
     for value, place in json_values(split_lines(chunks), source.address, skips, where):
         if type(value) is not dict:
             skips.skip("not_an_object", source.address, place, f"a JSON {type(value).__name__}")
@@ -111,22 +112,23 @@ def _jsonl(
         text = value.get(text_key)
         if type(text) is not str:
             keys = ", ".join(map(repr, list(value)[:8])) or "none"
-            skips.skip("no_text", source.address, place, f"no string under {text_key!r}; the keys are: {keys}")
+            skips.skip("no_text", source.address, place, f"key {text_key!r} has no string; the keys are: {keys}")
             continue
         yield text, _meta_of(value.get("meta"))
 
 
 def _meta_of(meta: Any) -> dict[str, Any]:
-    """The counter's rule for a meta that is not an object: as if there were none. It is kept under its own name."""
+    """Return the meta of a record. A value that is not an object is kept under the key `meta`; for word counts, it is
+    the same as no meta."""
     return meta if type(meta) is dict else {} if meta is None else {"meta": meta}
 
 
 def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str = "") -> Iterator[tuple[Any, str]]:
-    """JSON values with their places ("line 3", then `where`). Several may share a line and one may span several; a bad
-    line is counted and reading goes on behind it.
+    """Yield JSON values with their places ("line 3", then `where`). A line may have several values, and a value may
+    have several lines. A bad line is counted, and reading continues with the next line.
     """
     numbered = enumerate(lines, 1)
-    waiting: deque[tuple[int, bytes]] = deque()  # lines that were looked at and are no part of a value before them
+    waiting: deque[tuple[int, bytes]] = deque()  # lines that were read ahead but do not belong to the previous value
 
     def following() -> Iterator[tuple[int, bytes]]:
         while (entry := waiting.popleft() if waiting else next(numbered, None)) is not None:
@@ -145,8 +147,8 @@ def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str =
         try:
             values = [_decoder.decode(text)]
         except (ValueError, RecursionError):
-            values, problem, behind = _several_values(text, following())
-            waiting.extendleft(reversed(behind))
+            values, problem, unused = _several_values(text, following())
+            waiting.extendleft(reversed(unused))
         for value in values:
             if (b"\\ud" in line or b"\\uD" in line) and _has_lone_surrogate(value):
                 skips.bad("invalid_json", address, place, "an escape names half of a surrogate pair")
@@ -159,13 +161,13 @@ def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str =
 def _several_values(
     text: str, following: Iterator[tuple[int, bytes]]
 ) -> tuple[list[Any], str | None, list[tuple[int, bytes]]]:
-    """The values that begin on a line, what is wrong with its rest, and the lines behind it that are no part of them.
+    """Return the values that begin on a line, the problem of its rest, and lines that were read ahead but not used.
 
-    A line that merely lacks its end is tried together with those behind it, at most a thousand; if that does not make a
-    value, only the first line is bad and the others are read by themselves.
+    A line that only lacks its end is joined with at most a thousand following lines. If these do not form a value, only
+    the first line is bad, and the others are read separately.
     """
     values: list[Any] = []
-    behind: list[tuple[int, bytes]] = []
+    unused: list[tuple[int, bytes]] = []
     position, num_seen, problem = 0, 0, None
     while position < len(text):
         if text[position] in " \t\r\n":
@@ -175,12 +177,12 @@ def _several_values(
             value, position = _decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
             problem = f"{error.msg} at character {error.pos}: {text[error.pos : error.pos + 40]!r}"
-            # The mistake is that the text stops: more lines may help.
+            # The error is at the end of the text, so more lines may complete the value.
             lacks_end = error.pos >= len(text.rstrip())
             entry = next(following, None) if lacks_end and num_seen < _MAX_VALUE_LINES else None
             if entry is None:
                 break
-            behind.append(entry)
+            unused.append(entry)
             num_seen += 1
             text += "\n" + entry[1].decode(errors="replace")
         except (ValueError, RecursionError) as error:
@@ -188,8 +190,8 @@ def _several_values(
             break
         else:
             values.append(value)
-            behind, problem = [], None
-    return values, problem, behind
+            unused, problem = [], None
+    return values, problem, unused
 
 
 def _has_lone_surrogate(value: Any) -> bool:
@@ -201,16 +203,16 @@ def _has_lone_surrogate(value: Any) -> bool:
 
 
 def utf8_detail(error: UnicodeDecodeError) -> str:
-    """Which byte of a line is wrong, and what to do."""
+    """Return a message that names the wrong byte of a line and how to fix the file."""
     return (
-        f"byte {error.start} of it is 0x{error.object[error.start]:02x}: {error.reason}; "
+        f"byte {error.start} of the line is 0x{error.object[error.start]:02x}: {error.reason}; "
         "convert the file to UTF-8 (for example iconv -f WINDOWS-1252 -t UTF-8)"
     )
 
 
 def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Documents between lines of Unicode white space; lines keep their ends and blanks, as in Sabertooth, and the last
-    line of the file gets an end where it has none.
+    """Yield the documents between lines of Unicode white space. Lines keep their line feeds and spaces, as in
+    Sabertooth. The last line of the file gets a line feed if it has none.
     """
     lines: list[str] = []
     for _, line in chain(decoded_lines(split_lines(chunks), source.address, skips), [(0, "")]):
@@ -222,7 +224,7 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
 
 
 def decoded_lines(lines: Iterable[bytes], address: str, skips: Skips, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, from `first` on; one with invalid UTF-8 is bad by itself."""
+    """Yield lines with their numbers, starting at `first`. A line with invalid UTF-8 is counted as bad and skipped."""
     for number, raw in enumerate(lines, first):
         try:
             yield number, raw.decode()
@@ -245,7 +247,7 @@ def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator
 def _columns(
     source: SourceFile, skips: Skips, text_key: str, on_bytes: OnBytes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The documents of a parquet file, or of an Arrow file of a folder that `datasets` saved."""
+    """Yield the documents of a parquet file, or of an Arrow file of a folder that `datasets` saved."""
     import pyarrow
 
     with open_source(source.address) as file:
@@ -253,8 +255,8 @@ def _columns(
             names, batches = _opened_table(file, source.format)
             if text_key not in names:
                 raise DataError(
-                    f"{source.address}: no column {text_key!r}\n"
-                    f"  its columns are: {', '.join(names)}; name the one with the text by --text-key"
+                    f"{source.address}: there is no column {text_key!r}\n"
+                    f"  its columns are: {', '.join(names)}; name the column with the text with --text-key"
                 )
             columns = [text_key, *(["meta"] if "meta" in names else [])]
             row = 0
@@ -276,12 +278,12 @@ def _columns(
         except (pyarrow.ArrowException, OSError) as error:
             kind = "an Arrow" if source.format == "arrow" else "a parquet"
             raise DataError(
-                f"{source.address}: not {kind} file, or damaged: {error}\n  download or create the file again"
+                f"{source.address} is not {kind} file, or is damaged: {error}\n  download or create the file again"
             ) from error
 
 
 def _opened_table(file: BinaryIO, format: Format) -> tuple[list[str], Callable[[list[str]], Iterable[Any]]]:
-    """The names of the columns, and a function from the wanted ones to batches of rows."""
+    """Return the names of the columns, and a function that reads batches of rows of the given columns."""
     import pyarrow.ipc
     import pyarrow.parquet
 

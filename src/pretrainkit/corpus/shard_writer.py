@@ -1,4 +1,4 @@
-"""Shards of a corpus: one JSON object per line, keys `text` and `meta`, plain or Zstandard."""
+"""Write shards of a corpus: one JSON object per line with the keys `text` and `meta`, plain or Zstandard."""
 
 import json
 from collections.abc import Iterator
@@ -9,26 +9,26 @@ from typing import Any, Literal
 from pretrainkit.files.manifest import HashingFile, atomic_file
 
 Compression = Literal["none", "zst"]
-_encode_text = json.encoder.encode_basestring  # escapes only ", \ and U+0000 to U+001F; in C where Python has it
+_encode_text = json.encoder.encode_basestring  # escapes only ", \ and U+0000 to U+001F; implemented in C if available
 _PIECE_BYTES = 1 << 20
 ZST_LEVEL = 3
-"""The zstd command's own default."""
+"""Default level of the zstd command."""
 
 
 def encode_record(text: str, meta: dict[str, Any]) -> bytes:
-    """One line of a shard, compact, with its line feed. Bytes are equal to what Sabertooth writes. Raises
-    UnicodeEncodeError where there is a lone surrogate."""
+    """Return one line of a shard, compact, with its line feed. The bytes equal those that Sabertooth writes. Raises
+    UnicodeEncodeError if there is a lone surrogate."""
     encoded = json.dumps(meta, ensure_ascii=False, separators=(",", ":")) if meta else "{}"
     return f'{{"text":{_encode_text(text)},"meta":{encoded}}}\n'.encode()
 
 
 def shard_name(index: int, num_shards: int, compress: Compression) -> str:
-    """`part-00003-of-00500.jsonl`, with `.zst` behind it where compressed."""
+    """Return a name such as `part-00003-of-00500.jsonl`, with the suffix `.zst` if compressed."""
     return f"part-{index:05d}-of-{num_shards:05d}.jsonl{'.zst' if compress == 'zst' else ''}"
 
 
 class ShardWriter:
-    """Encoded records into one shard. Made by `open_shard`."""
+    """Writes encoded records to one shard. Created by `open_shard`."""
 
     def __init__(self, file: HashingFile, compress: Compression) -> None:
         self._file = file
@@ -42,26 +42,26 @@ class ShardWriter:
         self.num_documents = 0
 
     def write(self, record: bytes | memoryview) -> None:
-        """Adds one line. What a view shows must stay unchanged until `settle`."""
+        """Add one line. The buffer of a view must stay unchanged until `settle`."""
         self._pieces.append(record)
         self._piece_bytes += len(record)
         self.num_documents += 1
-        # Cut by content alone, so that compressed bytes do not depend on how the records came here.
+        # The cuts depend only on the content, so that compressed bytes do not depend on the number of calls.
         if self._piece_bytes >= _PIECE_BYTES:
             self.flush()
 
     def settle(self) -> None:
-        """Copies what is still waiting, so that the buffers behind views can go."""
+        """Copy the waiting records, so that the buffers of their views can be freed."""
         self._pieces = [b"".join(self._pieces)]
 
     def flush(self) -> None:
-        """Hands what was gathered to the file or the compressor."""
+        """Write the waiting records to the file or the compressor."""
         data = b"".join(self._pieces)
         self._pieces, self._piece_bytes = [], 0
         self._file.write(self._compressor.compress(data) if self._compressor else data)
 
     def finish(self) -> None:
-        """The last bytes of the shard."""
+        """Write the last bytes of the shard."""
         self.flush()
         if self._compressor:
             self._file.write(self._compressor.flush())
@@ -69,8 +69,8 @@ class ShardWriter:
 
 @contextmanager
 def open_shard(path: Path, compress: Compression) -> Iterator[tuple[ShardWriter, dict[str, Any]]]:
-    """A writer for the shard at `path`, which appears only when the block ends well, and the entry for the manifest,
-    which is filled in then.
+    """Yield a writer for the shard at `path`, and its entry for the manifest. The file appears, and the entry is filled
+    in, when the block ends without an error.
     """
     entry: dict[str, Any] = {}
     with atomic_file(path) as file:

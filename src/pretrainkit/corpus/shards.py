@@ -1,12 +1,12 @@
-"""From source files to checksummed shards: `corpus shards`, `corpus shuffle` and `corpus books`.
+"""Build checksummed shards from source files: `corpus shards`, `corpus shuffle` and `corpus books`.
 
-Two passes through `OUT/.work` (see `shuffle`): *scatter* tasks read groups of files into sorted runs, *gather* tasks
-write one shard each. A finished task leaves a record with its fingerprint, a finished shard one with its sha256, so
-the same command after a crash goes on where it stopped. A shard appears under its name only when it is whole;
-manifests come last.
+There are two passes through `OUT/.work` (see `shuffle`): *scatter* tasks read groups of files into sorted runs, and
+*gather* tasks write one shard each. A finished task leaves a record with its fingerprint, and a finished shard a record
+with its sha256, so that the same command resumes after a crash. A shard appears under its name only when it is
+complete; manifests are written last.
 
-Documents are held out by a hash of their text alone: copies never lie on both sides, and neither seed nor order changes
-what is held out.
+Documents are held out by a hash of their text alone. So all copies of a text are in one split, and neither the seed nor
+the order changes which documents are held out.
 """
 
 import math
@@ -43,22 +43,22 @@ from pretrainkit.workers.engine import LOCAL, Engine, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 _MEMORY_SHARE = 0.7
-"""Of a process's memory: what documents in hand may take; the rest is for reading, sorting and the allocator."""
+"""Share of a process's memory for documents; the rest is for reading, sorting and the allocator."""
 
 
 class EmptyCorpus(DataError):
-    """The input holds no document."""
+    """The input contains no document."""
 
 
 @dataclass(frozen=True)
 class GatherTask:
-    """A shard to be written."""
+    """Task that writes one shard."""
 
     split: str
     path: Path
     parts: Sequence[Part]
     folder: Path
-    """Where to note that it is done."""
+    """Folder for the record of the finished task."""
     key: str
     compress: Compression
     memory_bytes: int
@@ -74,22 +74,22 @@ def build_corpus(
     engine: Engine = LOCAL,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Writes the shards of `sources` into `out`; goes on with what an earlier, interrupted call left there.
+    """Write the shards of `sources` to `out`, and resume an earlier, interrupted call.
 
-    The shards depend on the sources and `settings` only, not on `workers`, `memory_bytes` or `engine`.
+    The shards depend only on the sources and `settings`, not on `workers`, `memory_bytes` or `engine`.
 
     Args:
-        sources: From `find_sources`, in the order that `seed=None` keeps.
-        out: A folder that is new, empty of shards, or holds an unfinished or equal corpus.
-        workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
-        memory_bytes: Of all processes of this machine, or of each task on a cluster.
+        sources: Result of `find_sources`, in the order that `seed=None` keeps.
+        out: Folder that is new, has no shards, or has an unfinished or equal corpus.
+        workers: Number of tasks that run at once; None lets the engine choose, for example all cores for large input.
+        memory_bytes: Memory of all processes of this machine, or of each task on a cluster.
 
     Returns:
-        Split ("train", "valid") to its manifest.
+        The manifest of each split ("train", "valid").
 
     Raises:
-        EmptyCorpus: No document in the input.
-        DataError: Bad input beyond the budget, output that exists or cannot be written, nothing or everything held out.
+        EmptyCorpus: The input contains no document.
+        DataError: There is more bad input than allowed, the output exists or cannot be written, or a split is empty.
     """
     out, progress = Path(out), progress or Quiet()
     if not sources:
@@ -105,7 +105,7 @@ def build_corpus(
         if share := _enough(results, settings):
             progress.note(
                 f"none of the {_num_documents(results, 'train')} documents would be held out with --heldout "
-                f"{settings.heldout}: used instead, as it holds out at least one: --heldout {share}"
+                f"{settings.heldout}, so this share is used, which holds out at least one: --heldout {share}"
             )
             used = replace(settings, heldout=share)
             results = _read(sources, work, used, runner)
@@ -115,7 +115,7 @@ def build_corpus(
         try:
             check_documents(results, used, skips)
         except DataError:
-            shutil.rmtree(work)  # with these settings there is nothing to go on with
+            shutil.rmtree(work)  # with these settings there is nothing to resume
             raise
         entries = _gather(results, work, out, used, runner)
         more = {"heldout_used": used.heldout} if used is not settings else {}
@@ -127,13 +127,13 @@ def build_corpus(
 def _read(
     sources: Sequence[SourceFile], work: Path, settings: BuildSettings, runner: StageRunner
 ) -> list[dict[str, Any]]:
-    """Pass 1: documents that are taken, in sorted runs by split."""
+    """Run pass 1: read the documents into sorted runs by split. Return the records of the tasks."""
     dropped: Path | None = None
     choices: list[Any] = [settings.content()]
     if settings.duplicates:
         limits = {name: getattr(settings, name) for name in ("heldout", "text_key", "max_bad")}
-        found = find_duplicates(sources, work, settings.duplicates, runner=runner, **limits)
-        dropped, choices = found.path, [*choices, found.key]
+        duplicates = find_duplicates(sources, work, settings.duplicates, runner=runner, **limits)
+        dropped, choices = duplicates.path, [*choices, duplicates.key]
     tasks = group_tasks(group_sources(sources), work, "task", choices)
     resources = runner.resources(len(tasks), sum(source.num_bytes for source in sources))
     read = partial(scatter, settings=settings, memory_bytes=resources.memory_bytes, dropped=dropped)
@@ -147,15 +147,16 @@ def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
 
 
 def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float:
-    """A share that holds out one document, where that asked for holds out none of several; else 0."""
+    """Return a share that holds out at least one document if the requested share holds out none of several; else 0."""
     if not settings.heldout or _num_documents(results, "valid") or _num_documents(results, "train") < 2:
         return 0.0
     return share_above(min(result["lowest_share"] for result in results))
 
 
 def share_above(lowest: float) -> float:
-    """A share of few digits that holds out the text of the lowest hash, given as a share; 0: that would be all."""
-    # The next multiple of 0.0001 above it.
+    """Return a share with few digits that is above `lowest`, the lowest hash of a text as a share. Return 0 if no share
+    below 1 is."""
+    # The next multiple of 0.0001 above `lowest`.
     share = math.floor(10_000 * lowest + 1) / 10_000
     return share if share < 1 else 0.0
 
@@ -167,59 +168,59 @@ def _input_key(sources: Sequence[SourceFile], settings: BuildSettings) -> str:
 def _finished(
     out: Path, settings: BuildSettings, input_key: str, progress: Progress
 ) -> dict[str, dict[str, Any]] | None:
-    """The manifests of an equal corpus that is already there; None where there is none. Raises DataError where there
-    is another one."""
+    """Return the manifests of an equal corpus that is already in `out`; None if there is none. Raises DataError if
+    there is another one."""
     folders = {split: out / folder for split, folder in settings.splits.items()}
     with explained_write_errors(out):
         if out.exists() and not out.is_dir():
-            raise DataError(f"{out} is a file\n  name a folder to write the shards to")
+            raise DataError(f"{out} is a file\n  name a folder for the shards")
         has_manifest = [manifest_path(folder).exists() for folder in folders.values() if folder.is_dir()]
     if has_manifest and all(has_manifest) and len(has_manifest) == len(folders):
         if any(read_manifest(folder).get("input_fingerprint") != input_key for folder in folders.values()):
             raise DataError(
-                f"{out} already holds a corpus, made from other input or with other settings\n"
-                "  name another folder by --out, or remove that one"
+                f"{out} already has a corpus that was made from other input or with other settings\n"
+                "  name another folder with --out, or remove that one"
             )
         manifests = {split: verify(folder) for split, folder in folders.items()}
         num_shards = sum(len(manifest["shards"]) for manifest in manifests.values())
-        progress.note(f"{out} is already complete: {num_shards} shards kept, their checksums are right")
+        progress.note(f"{out} is already complete: {num_shards} shards were kept, their checksums are right")
         shutil.rmtree(out / ".work", ignore_errors=True)
         return manifests
     if not (out / ".work").exists():
         for folder in (out, out / "train", out / "valid"):
             for path in [*sorted(folder.glob("part-*")), *folder.glob(MANIFEST_NAME)]:
                 raise DataError(
-                    f"{folder} already holds {path.name}, which this command did not begin\n"
-                    "  name another folder by --out, or remove that one"
+                    f"{folder} already has {path.name}, which is not from an unfinished run of this command\n"
+                    "  name another folder with --out, or remove that one"
                 )
     return None
 
 
 class HeldOut:
-    """Decides which texts are held out, and remembers what share would have held out one."""
+    """Decides which texts are held out, and stores the smallest share that would have held out one."""
 
     def __init__(self, settings: BuildSettings) -> None:
         self._share = settings.heldout
         self.lowest = 1.0
-        """The share above which the first of the texts seen so far is held out."""
+        """Any share above this one holds out at least one of the texts seen so far."""
 
     def split_of(self, text: str) -> str:
-        """ "valid" for the held-out share of all texts, else "train"; the same for copies."""
+        """Return "valid" for the held-out share of all texts, else "train". Copies of a text get the same split."""
         if not self._share:
             return "train"
-        # Even over [0, 1), whatever the texts.
+        # Uniformly distributed over [0, 1) for any texts.
         place = text_hash(text) / 2**64
         self.lowest = min(self.lowest, place)
         return "valid" if place < self._share else "train"
 
 
 class Scattering:
-    """Pass 1 of some documents: those that are taken, in sorted runs in `folder`, by split."""
+    """Pass 1 for some documents: writes those that are not dropped to sorted runs in `folder`, by split."""
 
     def __init__(
         self, folder: Path, settings: BuildSettings, memory_bytes: int, skips: Skips, dropped: Path | None = None
     ) -> None:
-        """`dropped`: the list of documents that break the rule against duplicates."""
+        """Empty the folder and start. `dropped`: the file of `find_duplicates` with the documents to drop."""
         shutil.rmtree(folder, ignore_errors=True)
         self._settings, self._skips = settings, skips
         self._dropped = DropList(dropped) if dropped else None
@@ -228,7 +229,8 @@ class Scattering:
         self._num_bytes = {"train": 0, "valid": 0}
 
     def add(self, document: Document, number: int) -> str | None:
-        """Takes the document with this `identity`; its split, or None: it is left out, which is counted."""
+        """Add the document with the `identity` `number`. Return its split, or None if it is dropped, which is
+        counted."""
         quality, duplicates = self._settings.quality, self._settings.duplicates
         if duplicates is not None and self._dropped is not None and number in self._dropped:
             problem: str | None = duplicates.reason
@@ -244,7 +246,7 @@ class Scattering:
         return split
 
     def finish(self, key: str) -> dict[str, Any]:
-        """Writes the rest, and the record that makes the task finished, which it returns."""
+        """Write the remaining documents and the record of the finished task. Return the record."""
         self._writer.spill()
         result = {
             "key": key,
@@ -263,15 +265,15 @@ class Scattering:
 def scatter(
     task: GroupTask, *, settings: BuildSettings, memory_bytes: int, dropped: Path | None, on_bytes: OnBytes = None
 ) -> dict[str, Any]:
-    """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written. `dropped`: the list
-    of duplicates, where there is one."""
+    """Run pass 1 for one group of files: write its documents to sorted runs. Return the record of the finished task,
+    which is also stored. `dropped`: the list of duplicates, if there is one."""
     skips = Skips(settings.max_bad)
-    made = Scattering(task.folder, settings, int(memory_bytes * _MEMORY_SHARE), skips, dropped)
+    scattering = Scattering(task.folder, settings, int(memory_bytes * _MEMORY_SHARE), skips, dropped)
     options: dict[str, Any] = {"text_key": settings.text_key, "compat": settings.rule == "sabertooth"}
     for file_index, source in task.sources:
         for document in read_documents([source], skips, on_bytes=on_bytes, **options):
-            made.add(document, identity(file_index, document.position))
-    return made.finish(task.key)
+            scattering.add(document, identity(file_index, document.position))
+    return scattering.finish(task.key)
 
 
 def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
@@ -280,22 +282,22 @@ def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
 
 
 def _kept_result(task: GroupTask) -> dict[str, Any] | None:
-    """What an earlier call noted for the same task, if its runs are still whole."""
+    """Return the record of an earlier call for the same task if its runs are still intact."""
     result, work = finished_task(task.folder, task.key), task.folder.parent
     is_whole = result and all(run.is_whole() for split in ("train", "valid") for run in _runs(work, result, split))
     return result if is_whole else None
 
 
 def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
-    """Raises where a split would be empty."""
+    """Raise EmptyCorpus or DataError if a split would be empty."""
     counts = {split: _num_documents(results, split) for split in settings.splits}
     total = sum(counts.values())
     if not total:
         skipped = "; ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(skips.counts.items()))
         raise EmptyCorpus(
-            "the input holds no document\n"
+            "the input contains no document\n"
             f"  skipped: {skipped or 'nothing, the files are empty'}\n"
-            + ("  name the key that holds the text by --text-key" if skips.counts["no_text"] else "  give other files")
+            + ("  name the key of the text with --text-key" if skips.counts["no_text"] else "  give other files")
         )
     if not settings.heldout or all(counts.values()):
         return
@@ -312,21 +314,21 @@ def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skip
 
 
 def shard_ranks(num_documents: int, num_shards: int, rule: Literal["even", "sabertooth"]) -> list[int]:
-    """Documents before each shard, and after the last: shard j holds ranks [j] to [j + 1]."""
+    """Return the number of documents before each shard, and the total: shard j has the ranks from [j] to [j + 1]."""
     if rule == "even":
         return [num_documents * index // num_shards for index in range(num_shards + 1)]
-    # Rounded up.
+    # The mean, rounded up.
     size = -(-num_documents // num_shards)
     return [*range(0, num_documents, size), num_documents]
 
 
 def num_shards_of(split: str, settings: BuildSettings) -> int:
-    """Shards of a split: held-out data gets its share of the number, at least one."""
+    """Return the number of shards of a split. Held-out data gets its share of the number, at least one."""
     return settings.num_shards if split == "train" else max(1, round(settings.num_shards * settings.heldout))
 
 
 def gather_shard(task: GatherTask) -> dict[str, Any]:
-    """Pass 2 of one shard. Returns the manifest's entry."""
+    """Run pass 2 for one shard. Return its entry in the manifest."""
     with open_shard(task.path, task.compress) as (writer, entry):
         gather(task.parts, writer, int(task.memory_bytes * _MEMORY_SHARE))
     record_finished(task.folder, {"key": task.key, "entry": entry})
@@ -336,7 +338,7 @@ def gather_shard(task: GatherTask) -> dict[str, Any]:
 def plan_gather(
     results: Sequence[dict[str, Any]], work: Path, out: Path, settings: BuildSettings, memory_bytes: int
 ) -> list[GatherTask]:
-    """The shards of all splits, from the records of all scatter tasks."""
+    """Return the tasks for the shards of all splits, from the records of all scatter tasks."""
     key = fingerprint([settings.content(), [result["key"] for result in results]])
     tasks = []
     for split, folder in settings.splits.items():
@@ -353,7 +355,7 @@ def plan_gather(
 
 
 def kept_entry(task: GatherTask) -> dict[str, Any] | None:
-    """The manifest entry of a shard that is already written, if its bytes are still those noted."""
+    """Return the manifest entry of a shard that is already written and still has the recorded checksum, else None."""
     noted = finished_task(task.folder, task.key)
     return noted["entry"] if noted and matches_entry(task.path, noted["entry"]) else None
 
@@ -385,10 +387,10 @@ def write_manifests(
     skips: Skips,
     more_settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, dict[str, Any]]:
-    """Writes the manifest of every split from the entries of its shards, and returns them. `more_settings` are noted
-    beside `settings`."""
+    """Write the manifest of every split from the entries of its shards, and return the manifests. `more_settings` are
+    stored together with `settings`."""
     manifests = {}
-    # Training data last: where its manifest is, the corpus is complete.
+    # Training data is last: if its manifest exists, the corpus is complete.
     for split in reversed(settings.splits):
         shards = entries[split]
         manifests[split] = {

@@ -1,13 +1,13 @@
-"""A global sort of documents by 64-bit keys in bounded memory, on disk.
+"""Sort documents globally by 64-bit keys, on disk, in bounded memory.
 
-Pass 1 (`RunWriter`) gathers encoded documents until its share of memory is full, sorts them by key and writes a *run*:
-the documents, and an index of their keys and ends. Pass 2 (`cut_positions`, `gather`) finds where each output shard
-begins in each run, by bisection over key values, and merges the slices. Each document is read and written once per
-pass.
+Pass 1 (`RunWriter`) collects encoded documents until its share of memory is full, sorts them by key and writes a *run*:
+the documents, and an index of their keys and ends. Pass 2 (`cut_positions`, `gather`) finds the beginning of each
+output shard in each run, by bisection over key values, and merges the slices. Each pass reads and writes each document
+once.
 
-A document's key is a bijection of its identity (file index, position in that file) under the seed, so the order is a
-pure function of seed and input: run sizes, memory and workers cannot change it. Without a seed the key is the identity
-itself: the input order.
+A document's key is a bijection of its identity (file index, position in that file) that depends on the seed. So the
+order is a pure function of the seed and the input, and does not depend on run sizes, memory or workers. Without a seed
+the key is the identity itself, which gives the input order.
 
 Dimensions: R runs, D documents of a run, K cuts.
 """
@@ -26,34 +26,34 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.rng import fold, stream_key
 
-_FILE_BITS, _POSITION_BITS = 23, 40  # the highest bit stays free, for those who compare documents
+_FILE_BITS, _POSITION_BITS = 23, 40  # the highest bit stays free for `duplicates`
 _RECORD_OVERHEAD_BYTES = 72
-"""Of one buffered record besides its text: identity, key, start, end, order, and copies in that order."""
+"""Memory of one buffered record besides its text: identity, key, start, end, order, and sorted copies of these."""
 _PAIRS = 4096
 
 U64 = NDArray[np.uint64]
 
 
 def identity(file_index: int, position: int) -> int:
-    """The number of a document in its corpus: file, then place in the file. Raises DataError where there are more
-    than 2**23 files, or 2**40 documents in one."""
+    """Return the number of a document in its corpus: the file in the high bits, the position in the low bits. Raises
+    DataError if there are more than 2**23 files, or 2**40 documents in one file."""
     if file_index >> _FILE_BITS or position >> _POSITION_BITS:
         raise DataError(
-            f"document {position} of file {file_index} cannot be numbered\n"
-            f"  at most {1 << _FILE_BITS} files with {1 << _POSITION_BITS} documents: join small files, or build the "
-            "corpus in parts"
+            f"document {position} of file {file_index} cannot be numbered: a corpus has at most {1 << _FILE_BITS} "
+            f"files with {1 << _POSITION_BITS} documents each\n  join small files, or build the corpus in parts"
         )
     return file_index << _POSITION_BITS | position
 
 
 def order_keys(identities: U64, seed: int | None) -> U64:
-    """Identities (D,) to sort keys (D,), one to one; None keeps the order."""
+    """Map identities (D,) to sort keys (D,), one to one. The seed None keeps the order."""
     return identities if seed is None else fold(stream_key(seed, "corpus.shuffle"), identities)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Documents on disk, sorted by key: `PATH` holds them, `PATH.index` uint64 (2, D): keys and ends (bytes)."""
+    """Documents on disk, sorted by key. `PATH` has the documents, `PATH.index` their keys and ends (in bytes) as uint64
+    (2, D)."""
 
     path: Path
     num_documents: int
@@ -64,20 +64,20 @@ class Run:
         return self.path.with_name(self.path.name + ".index")
 
     def index(self) -> U64:
-        """uint64 (2, D), memory-mapped."""
+        """Return the keys and ends, uint64 (2, D), memory-mapped."""
         return np.memmap(self.index_path, np.uint64, mode="r", shape=(2, self.num_documents))
 
     def is_whole(self) -> bool:
-        """True when both files are there with the right size."""
+        """True if both files exist and have the right size."""
         sizes = {self.path: self.num_bytes, self.index_path: 16 * self.num_documents}
         return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
 class RunWriter:
-    """Gathers encoded documents of several splits and writes sorted runs whenever `max_bytes` are held.
+    """Collects encoded documents of several splits, and writes sorted runs when they reach `max_bytes`.
 
-    The documents of a split lie one after another in a buffer of its own, so that memory goes back whole; millions of
-    small objects would leave the allocator with holes.
+    Each split has one buffer with its documents one after another, so that its memory is freed as a whole. Millions of
+    small objects would fragment the memory.
     """
 
     def __init__(self, folder: Path, seed: int | None, max_bytes: int) -> None:
@@ -87,7 +87,7 @@ class RunWriter:
         self._held_bytes = 0
 
     def add(self, split: str, identity: int, record: bytes) -> None:
-        """Takes one encoded document, line feed included."""
+        """Add one encoded document, with its line feed."""
         size = len(record) + _RECORD_OVERHEAD_BYTES
         if self._held_bytes + size > self.max_bytes:
             self.spill()
@@ -98,7 +98,7 @@ class RunWriter:
         self._held_bytes += size
 
     def spill(self) -> None:
-        """Writes what is held, one run per split."""
+        """Write the collected documents, one run per split."""
         for split, buffer in self._buffers.items():
             runs = self.runs.setdefault(split, [])
             path = self.folder / f"{split}-{len(runs):05d}.run"
@@ -108,7 +108,7 @@ class RunWriter:
 
 @dataclass
 class _Buffer:
-    """Documents in the order they came. The pages of `data` take memory only once they are written to."""
+    """Documents in the order of their arrival. The pages of `data` take no memory until they are written."""
 
     data: mmap
     identities: "array[int]"
@@ -132,59 +132,59 @@ def _write_run(path: Path, buffer: _Buffer, seed: int | None) -> Run:
     run = Run(path, len(order), int(ends[-1]))
     with atomic_file(run.index_path) as file:
         file.write(keys[order].tobytes())
-        # Ends in the new order are sums of lengths, not the old ends.
+        # The ends in the new order are cumulative lengths.
         file.write(np.cumsum((ends - starts)[order]).astype(np.uint64).tobytes())
     return run
 
 
 def _pairs(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Both arrays side by side as Python integers, a few thousand at a time."""
+    """Yield pairs from both arrays as Python integers, converted a few thousand at a time."""
     for first in range(0, len(starts), _PAIRS):
         part = slice(first, first + _PAIRS)
         yield from zip(starts[part].tolist(), ends[part].tolist(), strict=True)
 
 
 def cut_positions(keys: Sequence[U64], ranks: Sequence[int]) -> NDArray[np.int64]:
-    """Where each run must be cut so that the parts before the cuts hold the `ranks` smallest keys of all runs.
+    """Return where to cut each run so that the parts before the cuts have the `ranks` smallest keys of all runs.
 
     Args:
         keys: R sorted arrays (D,); no key occurs twice.
-        ranks: K numbers between 0 and the number of all keys.
+        ranks: K numbers between 0 and the total number of keys.
 
     Returns:
         int64 (R, K).
     """
-    wanted = np.asarray(ranks, np.int64)
-    low = np.zeros(len(wanted), np.uint64)
-    high = np.full(len(wanted), np.iinfo(np.uint64).max, np.uint64)
-    # The largest value below which there are at most `rank` keys is the key of that rank itself. A rank behind the
-    # last key ends at the largest uint64, which is handled below.
+    ranks_K = np.asarray(ranks, np.int64)
+    low = np.zeros(len(ranks_K), np.uint64)
+    high = np.full(len(ranks_K), np.iinfo(np.uint64).max, np.uint64)
+    # The key of rank r is the largest value below which there are at most r keys. A rank after the last key ends at the
+    # largest uint64, which is handled below.
     while (low < high).any():
-        # Rounded up, so that the span shrinks; written so that no sum goes beyond 2**64.
+        # The middle is rounded up, so that the span shrinks, and no sum exceeds 2**64.
         middle = low + (high - low) // np.uint64(2) + np.uint64(1)
         middle = np.where(low < high, middle, high)
-        below = sum((np.searchsorted(run, middle, side="left") for run in keys), np.zeros(len(wanted), np.int64))
-        fits = below <= wanted
+        below = sum((np.searchsorted(run, middle, side="left") for run in keys), np.zeros(len(ranks_K), np.int64))
+        fits = below <= ranks_K
         low = np.where(fits, middle, low)
         high = np.where(fits, high, middle - np.uint64(1))
     total = sum(len(run) for run in keys)
-    cuts = np.empty((len(keys), len(wanted)), np.int64)
+    cuts = np.empty((len(keys), len(ranks_K)), np.int64)
     for row, run in enumerate(keys):
-        cuts[row] = np.where(wanted >= total, len(run), np.searchsorted(run, low, side="left"))
+        cuts[row] = np.where(ranks_K >= total, len(run), np.searchsorted(run, low, side="left"))
     return cuts
 
 
 Part = tuple[Run, int, int]
-"""Run, first document, document after the last."""
+"""A run, its first document in the part, and the document after the last."""
 
 
 def parts_between(runs: Sequence[Run], start: Iterable[int], stop: Iterable[int]) -> list[Part]:
-    """The documents `start[r]:stop[r]` of every run r that has some there."""
+    """Return the documents `start[r]:stop[r]` of every run r, without empty parts."""
     return [(run, int(a), int(b)) for run, a, b in zip(runs, start, stop, strict=True) if b > a]
 
 
 def gather(parts: Sequence[Part], writer: ShardWriter, max_bytes: int) -> None:
-    """Writes documents by their keys, holding at most about `max_bytes`."""
+    """Write the documents in the order of their keys, with at most about `max_bytes` in memory."""
     indexes = [run.index() for run, _, _ in parts]
     num_documents = sum(b - a for _, a, b in parts)
     num_bytes = sum(_span(index, a, b)[1] for index, (_, a, b) in zip(indexes, parts, strict=True))
@@ -192,11 +192,11 @@ def gather(parts: Sequence[Part], writer: ShardWriter, max_bytes: int) -> None:
     if num_bytes <= max_bytes or num_documents <= 1:
         _gather_at_once(parts, indexes, writer)
         return
-    # One more than fit exactly: pieces are cut by number of documents, of which some are longer.
+    # One more piece than needed on average: pieces are cut by number of documents, and some documents are longer.
     num_pieces = min(num_documents, -(-num_bytes // max_bytes) + 1)
     ranks = [num_documents * piece // num_pieces for piece in range(num_pieces + 1)]
     cuts = cut_positions([index[0, a:b] for index, (_, a, b) in zip(indexes, parts, strict=True)], ranks)
-    # From places in the slices to places in the runs.
+    # Convert positions in the slices to positions in the runs.
     cuts += np.array([[a] for _, a, _ in parts])
     runs = [run for run, _, _ in parts]
     for piece in range(num_pieces):
@@ -204,14 +204,14 @@ def gather(parts: Sequence[Part], writer: ShardWriter, max_bytes: int) -> None:
 
 
 def _span(index: U64, start: int, stop: int) -> tuple[int, int]:
-    """First byte and number of bytes of documents start:stop."""
+    """Return the first byte and the number of bytes of documents start:stop."""
     first = int(index[1, start - 1]) if start else 0
     return first, int(index[1, stop - 1]) - first
 
 
 def _gather_at_once(parts: Sequence[Part], indexes: Sequence[U64], writer: ShardWriter) -> None:
     spans = [_span(index, start, stop) for index, (_, start, stop) in zip(indexes, parts, strict=True)]
-    # Pages of its own: they go back to the system at once, whatever the allocator thinks.
+    # A separate mapping is returned to the system as soon as it is freed, unlike memory of the allocator.
     view = memoryview(mmap(-1, max(1, sum(num_bytes for _, num_bytes in spans))))
     keys, ends, filled = [], [], 0
     for (run, start, stop), index, (first, num_bytes) in zip(parts, indexes, spans, strict=True):
@@ -222,11 +222,11 @@ def _gather_at_once(parts: Sequence[Part], indexes: Sequence[U64], writer: Shard
                 count = file.readinto(view[filled + done : filled + num_bytes])
                 if not count:
                     raise DataError(
-                        f"{run.path} is shorter than its index says\n  remove the output folder and start anew"
+                        f"{run.path} is shorter than its index says\n  remove the output folder and start again"
                     )
                 done += count
         keys.append(index[0, start:stop])
-        # From ends in the file of the run to ends in `view`.
+        # Convert ends in the run's file to ends in `view`.
         ends.append(index[1, start:stop].astype(np.int64) - first + filled)
         filled += num_bytes
     if not keys:

@@ -1,5 +1,5 @@
-"""What a corpus is made of: counts, lengths, exact duplicates, what was skipped, languages (or at least scripts); and
-some documents of it, drawn by a hash of their text, so that they are the same on any number of workers."""
+"""Statistics of a corpus: counts, lengths, exact duplicates, skipped records, and languages (or at least scripts). Also
+a sample of its documents, drawn by a hash of their text, so that it is the same for any number of workers."""
 
 import heapq
 import unicodedata
@@ -25,18 +25,18 @@ _MAX_DATASETS = 50
 _BINS_PER_DOUBLING = 2
 _SAMPLE_CHARACTERS = 2000
 _LOOKED_AT = 1000
-"""Characters of a text."""
+"""Number of characters of a text that decide its script or language."""
 _FEW = 20
-"""Letters below which a text is not judged."""
+"""Minimum number of letters of a text for its script or language."""
 UNKNOWN = "unknown"
 _SCRIPTS = {"Cjk": "Han", "Hiragana": "Kana", "Katakana": "Kana", "Canadian": "Canadian syllabics", "Modifier": ""}
 Sample = list[tuple[int, str, str]]
-"""Hash of a text, its beginning, and where it stands."""
+"""Hash of a text, its beginning, and its title or place."""
 
 
 @dataclass(frozen=True)
 class StatsPart:
-    """Measures of a group: one entry per document in the arrays."""
+    """Measurements of a group of files. The arrays have one entry per document."""
 
     num_characters: int
     text_bytes: NDArray[np.uint64]
@@ -50,7 +50,7 @@ class StatsPart:
 
 
 def measure_group(sources: Sequence[SourceFile], *, text_key: str, max_bad: int, num_sampled: int) -> StatsPart:
-    """Reads one group of files. Holds 24 bytes per document."""
+    """Measure one group of files. This takes 24 bytes of memory per document."""
     text_bytes, words, hashes = array("Q"), array("Q"), array("Q")
     datasets: Counter[str] = Counter()
     skips = Skips(max_bad)
@@ -67,7 +67,7 @@ def measure_group(sources: Sequence[SourceFile], *, text_key: str, max_bad: int,
             place = f"{document.source}, document {document.position}"
             title = str(document.meta.get("title", "")) or place
             sampled[number] = (number, document.text[:_SAMPLE_CHARACTERS], title)
-        # Seldom, so that sorting costs little for each document.
+        # Reduced only at twice the size, so that sorting costs little per document.
         if len(sampled) > 2 * num_sampled:
             sampled = {entry[0]: entry for entry in heapq.nsmallest(num_sampled, sampled.values())}
         datasets[_dataset(document.meta)] += 1
@@ -93,12 +93,12 @@ def corpus_stats(
     progress: Progress | None = None,
     num_sampled: int = 0,
 ) -> dict[str, Any]:
-    """Statistics of the documents of `sources`, ready for JSON.
+    """Return statistics of the documents of `sources` in JSON form.
 
     Words are runs of bytes other than space, TAB, LF and CR. Duplicates are documents whose text occurred before, by a
-    64-bit hash. Memory: 24 bytes per document. With `num_sampled`, so many documents stand under "sample", each as
-    [text, place], drawn by their hash: the first 2,000 characters of each. Raises DataError where a file cannot be
-    read, or has bad input beyond the budget.
+    64-bit hash. This takes 24 bytes of memory per document. With `num_sampled`, the key "sample" has this many
+    documents, drawn by their hash: [the first 2,000 characters, title or place] of each. Raises DataError if a file
+    cannot be read or has more bad input than allowed.
     """
     progress = progress or Quiet()
     total_bytes = sum(source.num_bytes for source in sources)
@@ -137,21 +137,22 @@ def corpus_stats(
     } | ({"sample": [[text, place] for _, text, place in sample]} if num_sampled else {})
 
 
-def _merged(one: Sample, other: Sample, size: int) -> Sample:
-    """The smallest of both, each hash once; of two places with one text the first by name."""
-    both = {entry[0]: entry for entry in sorted([*one, *other], reverse=True)}
+def _merged(first: Sample, second: Sample, size: int) -> Sample:
+    """Return the entries with the smallest hashes of both, without repeated hashes. If two places have the same text,
+    the one with the first name is kept."""
+    both = {entry[0]: entry for entry in sorted([*first, *second], reverse=True)}
     return sorted(both.values())[:size]
 
 
 def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:
-    """Documents between edges that grow by the factor sqrt(2), without empty bins at the ends: counts (N,) and edges
-    (N + 1,), of which the first two are 0 and 1 where there are zeros."""
+    """Return a histogram with edges that grow by the factor sqrt(2), without empty bins at the ends: counts (N,) and
+    edges (N + 1,). The first two edges are 0 and 1 if there are zeros."""
     if not len(values):
         return {"edges": [], "counts": []}
     num_bins = int(np.ceil(np.log2(max(int(values.max()), 1) + 1) * _BINS_PER_DOUBLING)) + 1
-    wanted = np.unique(np.ceil(2.0 ** (np.arange(num_bins + 1) / _BINS_PER_DOUBLING)))
-    # The first bin, [0, 1), is that of the zeros.
-    edges = np.concatenate([[0.0], wanted])
+    positive_edges = np.unique(np.ceil(2.0 ** (np.arange(num_bins + 1) / _BINS_PER_DOUBLING)))
+    # The first bin, [0, 1), counts the zeros.
+    edges = np.concatenate([[0.0], positive_edges])
     counts, _ = np.histogram(values.astype(np.float64), edges)
     used = np.flatnonzero(counts)
     first, last = int(used[0]), int(used[-1]) + 1
@@ -167,20 +168,20 @@ def _distribution(values: NDArray[np.uint64]) -> dict[str, float]:
 
 
 def script_of(text: str) -> str:
-    """The script of most of its letters, such as "Latin", "Cyrillic" or "Han"; "unknown" where there are few."""
+    """Return the script of most letters, such as "Latin", "Cyrillic" or "Han"; "unknown" if there are few letters."""
     counts: Counter[str] = Counter()
     for sign, count in Counter(text[:_LOOKED_AT]).items():
         if sign.isalpha():
             word = unicodedata.name(sign, "").partition(" ")[0].capitalize()
             counts[_SCRIPTS.get(word, word)] += count
     del counts[""]
-    if counts["Kana"]:  # Japanese writes in both
+    if counts["Kana"]:  # Japanese uses both
         counts["Kana"] += counts.pop("Han", 0)
     return counts.most_common(1)[0][0] if counts.total() >= _FEW else UNKNOWN
 
 
 def classifier() -> Callable[[str], str] | None:
-    """A function from a text to the code of its language, such as "en"; None: py3langid is not installed."""
+    """Return a function from a text to the code of its language, such as "en"; None if py3langid is not installed."""
     try:
         import py3langid
     except ImportError:
@@ -194,7 +195,8 @@ def classifier() -> Callable[[str], str] | None:
 
 
 def language_counts(texts: Iterable[str]) -> tuple[str, dict[str, int]]:
-    """What was counted ("language" or "script"), and how many texts are written in each, the most frequent first."""
+    """Return the property that was counted ("language" or "script"), and the number of texts by its value, the most
+    frequent first."""
     language_of = classifier()
     counts = Counter(map(language_of or script_of, texts))
     ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

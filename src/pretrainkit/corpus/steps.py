@@ -1,7 +1,7 @@
-"""The corpus stages as datatrove pipeline steps, so that its local, SLURM and Ray executors can run them, with its
-filters between them. They call the same functions as `pretrainkit corpus`, and give the same shards and tables.
+"""Corpus stages as datatrove pipeline steps, so that its local, SLURM and Ray executors can run them, with its filters
+between them. They call the same functions as `pretrainkit corpus`, and give the same shards and tables.
 
-A global shuffle is three pipelines, each waiting for the one before it (`depends=`):
+A global shuffle needs three pipelines, each of which waits for the previous one (`depends=`):
 
     settings = BuildSettings(num_shards=500, heldout=0.01, compress="zst")
     reader = ReadSources(["raw/*.jsonl.zst"])
@@ -9,9 +9,9 @@ A global shuffle is three pipelines, each waiting for the one before it (`depend
     SlurmPipelineExecutor([GatherShards("corpus", settings)], tasks=50, depends=..., ...)
     SlurmPipelineExecutor([FinishCorpus("corpus", settings, reader)], tasks=1, depends=..., ...)
 
-Word counts are two: `[ReadSources(...), CountWords("words.tsv")]` on any number of tasks, then
-`[MergeCounts("words.tsv")]` on one. Output folders must be on a disk that all tasks share. A task of datatrove is the
-unit that is done again after a crash.
+Word counts need two: `[ReadSources(...), CountWords("words.tsv")]` with any number of tasks, then
+`[MergeCounts("words.tsv")]` with one task. Output folders must be on a disk that all tasks share. After a crash,
+datatrove repeats whole tasks.
 """
 
 import json
@@ -46,10 +46,10 @@ from pretrainkit.workers.processes import DEFAULT_MEMORY
 
 
 class ReadSources(PipelineStep):
-    """Documents of our readers, file by file (large JSONL in stretches): task r of n reads files r, r + n, ...
+    """Read documents with our readers, file by file (large JSONL in spans): task r of n reads files r, r + n, ...
 
-    The id of a document is "FILE/POSITION", which decides its place in the shuffle; its metadata is the corpus' own
-    `meta`.
+    The id of a document is "FILE/POSITION", which decides its place in the shuffle. Its metadata is the `meta` of the
+    corpus.
     """
 
     name = "pretrainkit: read"
@@ -70,25 +70,25 @@ class ReadSources(PipelineStep):
         self.skips = Skips(max_bad)
 
     def sources(self) -> list[SourceFile]:
-        """All files, of all tasks."""
+        """Return the files of all tasks."""
         return find_sources(self.patterns, self.format, dataset=self.dataset)
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
-        """Passes on `data`, then yields the documents of this task's files."""
+        """Yield `data` unchanged, then the documents of this task's files."""
         yield from data or ()
         parts = [part for group in group_sources(self.sources(), 1) for part in group]
         for index, source in parts[rank::world_size]:
             for document in read_documents([source], self.skips, text_key=self.text_key):
-                made = PipelineDocument(document.text, f"{index}/{document.position}", metadata=document.meta)
+                record = PipelineDocument(document.text, f"{index}/{document.position}", metadata=document.meta)
                 self.stat_update("documents")
-                self.update_doc_stats(made)
-                yield made
+                self.update_doc_stats(record)
+                yield record
         for reason, count in self.skips.counts.items():
             self.stat_update(f"skipped: {reason}", value=count)
 
 
 def _identity_of(document_id: str) -> int:
-    """The number that `ReadSources` wrote into the id, or a hash of an id that another reader gave."""
+    """Return the number that `ReadSources` wrote in the id, or a hash of another reader's id."""
     file_index, slash, position = document_id.partition("/")
     if slash and file_index.isdigit() and position.isdigit():
         return identity(int(file_index), int(position))
@@ -96,7 +96,7 @@ def _identity_of(document_id: str) -> int:
 
 
 class ScatterRuns(PipelineStep):
-    """Pass 1 of the shuffle: the documents of a task into sorted runs below OUT/.work. Passes documents on."""
+    """Pass 1 of the shuffle: writes the documents of a task to sorted runs in OUT/.work, and yields them unchanged."""
 
     name = "pretrainkit: scatter"
     type = "💽 - WRITER"
@@ -109,24 +109,24 @@ class ScatterRuns(PipelineStep):
         *,
         memory_bytes: int = DEFAULT_MEMORY // 2,
     ) -> None:
-        """`reader`: the one in the same pipeline, whose skips are to be noted. `memory_bytes`: of one task."""
+        """`reader`: the reader in the same pipeline, whose skips are recorded. `memory_bytes`: memory of one task."""
         super().__init__()
         if settings.duplicates:
             raise DataError(
-                "pipelines of one's own have datatrove's steps against duplicates\n"
+                "`duplicates` is not supported in datatrove pipelines, which have their own steps against duplicates\n"
                 "  leave out `duplicates`, or use pretrainkit corpus dedup or split with --engine"
             )
         self.work, self.settings, self.reader, self.memory_bytes = Path(out) / ".work", settings, reader, memory_bytes
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
         skips = self.reader.skips if self.reader else Skips()
-        made = Scattering(self.work / f"task-{rank:05d}", self.settings, self.memory_bytes, skips)
+        scattering = Scattering(self.work / f"task-{rank:05d}", self.settings, self.memory_bytes, skips)
         for document in data or ():
-            taken = Document(document.text, document.metadata, document.id)
-            if split := made.add(taken, _identity_of(document.id)):
+            record = Document(document.text, document.metadata, document.id)
+            if split := scattering.add(record, _identity_of(document.id)):
                 self.stat_update(f"{split} documents")
                 yield document
-        made.finish(_task_key(self.settings.content(), rank, world_size))
+        scattering.finish(_task_key(self.settings.content(), rank, world_size))
 
 
 def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:
@@ -134,21 +134,21 @@ def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:
 
 
 def _task_records(work: Path, settings: dict[str, Any], earlier: str) -> list[dict[str, Any]]:
-    """The records of all tasks of an earlier pipeline, in the order of their ranks. Raises DataError where some are
-    missing, or they were made with other settings."""
+    """Return the records of all tasks of an earlier pipeline, in the order of their ranks. Raises DataError if some are
+    missing, or were made with other settings."""
     records = [json.loads(path.read_bytes()) for path in sorted(work.glob("task-*/task.json"))]
     world_size = int(records[0]["key"].split(":")[0]) if records else 0
     expected = [_task_key(settings, rank, world_size) for rank in range(world_size)]
     if not records or [record["key"] for record in records] != expected:
         raise DataError(
-            f"{work} holds {len(records)} finished tasks of {world_size or 'none'} with these settings\n"
-            f"  run the pipeline with {earlier} to its end first, with the same settings"
+            f"{work} does not have the records of all tasks with these settings: it has {len(records)} records "
+            f"for {world_size} tasks\n  first finish the pipeline with {earlier}, with the same settings"
         )
     return records
 
 
 class GatherShards(PipelineStep):
-    """Pass 2 of the shuffle: task r of n writes shards r, r + n, ... A shard that is there with the right checksum is
+    """Pass 2 of the shuffle: task r of n writes shards r, r + n, ... Existing shards with the right checksum are
     kept."""
 
     name = "pretrainkit: gather"
@@ -170,13 +170,13 @@ class GatherShards(PipelineStep):
 
 
 class FinishCorpus(PipelineStep):
-    """The last pipeline, of one task: checks that all shards are written, writes the manifests, removes OUT/.work."""
+    """Last pipeline, with one task: checks that all shards are written, writes the manifests and removes OUT/.work."""
 
     name = "pretrainkit: manifest"
     type = "💽 - WRITER"
 
     def __init__(self, out: str | Path, settings: BuildSettings, reader: ReadSources | None = None) -> None:
-        """`reader`: a reader like that of the first pipeline, to name the sources."""
+        """`reader`: a reader with the arguments of the first pipeline's reader, to list the sources."""
         super().__init__()
         self.out, self.settings, self.reader = Path(out), settings, reader
 
@@ -190,9 +190,7 @@ class FinishCorpus(PipelineStep):
         for task in plan_gather(records, work, self.out, self.settings, DEFAULT_MEMORY):
             entry = kept_entry(task)
             if entry is None:
-                raise DataError(
-                    f"{task.path} is missing or not whole\n  run the pipeline with GatherShards to its end first"
-                )
+                raise DataError(f"{task.path} is missing or incomplete\n  first finish the pipeline with GatherShards")
             entries[task.split].append(entry)
         sources = self.reader.sources() if self.reader else []
         write_manifests(entries, records, sources, self.out, self.settings, skips)
@@ -200,7 +198,7 @@ class FinishCorpus(PipelineStep):
 
 
 class CountWords(PipelineStep):
-    """Counts the words of a task's documents into sorted runs beside OUT. Passes documents on."""
+    """Counts the words of a task's documents, writes them to sorted runs next to OUT, and yields the documents."""
 
     name = "pretrainkit: count words"
     type = "📊 - STATS"
@@ -208,7 +206,7 @@ class CountWords(PipelineStep):
     def __init__(
         self, out: str | Path, reader: ReadSources | None = None, *, memory_bytes: int = DEFAULT_MEMORY // 2
     ) -> None:
-        """`reader`: the one in the same pipeline, whose skips are to be noted. `memory_bytes`: of one task."""
+        """`reader`: the reader in the same pipeline, whose skips are recorded. `memory_bytes`: memory of one task."""
         super().__init__()
         self.out, self.reader, self.memory_bytes = Path(out), reader, memory_bytes
 
@@ -224,7 +222,7 @@ class CountWords(PipelineStep):
 
 
 class MergeCounts(PipelineStep):
-    """Adds up what `CountWords` tasks counted into the table OUT and its manifest; one task."""
+    """Adds up the counts of the `CountWords` tasks, and writes the table OUT and its manifest. Runs in one task."""
 
     name = "pretrainkit: merge word counts"
     type = "📊 - STATS"
@@ -237,7 +235,7 @@ class MergeCounts(PipelineStep):
         order: Order = "count",
         memory_bytes: int = DEFAULT_MEMORY,
     ) -> None:
-        """`reader`: a reader like that of the first pipeline, to name the sources."""
+        """`reader`: a reader with the arguments of the first pipeline's reader, to list the sources."""
         super().__init__()
         self.out, self.reader, self.memory_bytes = Path(out), reader, memory_bytes
         self.order: Order = order
@@ -246,7 +244,7 @@ class MergeCounts(PipelineStep):
         _check_single(self, world_size)
         work = _counting_folder(self.out)
         records = _task_records(work, {}, "CountWords")
-        num_bad = sum(record["skips"]["num_bad"] for record in records)  # each task kept to its own budget
+        num_bad = sum(record["skips"]["num_bad"] for record in records)  # each task checked its own limit
         skips = Skips.of(records, num_bad)
         write_table(
             new_table(),
@@ -267,4 +265,4 @@ def _counting_folder(out: Path) -> Path:
 
 def _check_single(step: PipelineStep, world_size: int) -> None:
     if world_size != 1:
-        raise DataError(f"{type(step).__name__} runs in a pipeline of one task, not of {world_size}\n  give it tasks=1")
+        raise DataError(f"{type(step).__name__} must run in a pipeline with one task, not {world_size}\n  set tasks=1")

@@ -1,6 +1,7 @@
-"""Tables of word counts: in memory, compiled or plain; and, once they outgrow it, sorted runs on disk that are merged.
+"""Tables of word counts: in memory, compiled or in Python. Larger tables are sorted runs on disk, which are merged.
 
-The compiled table is `_words.c`, present where the package was installed with a compiler; a Counter gives equal rows.
+The compiled table is `_words.c`, available if the package was installed with a compiler. The Python table gives equal
+rows.
 """
 
 import heapq
@@ -17,27 +18,27 @@ from pretrainkit.files.manifest import atomic_file
 from pretrainkit.files.sources import whole_lines
 
 Order = Literal["count", "bytes", "sabertooth"]
-"""count: most frequent first, then by bytes. bytes: by the words' bytes. sabertooth: as its trie gives them, by bytes
-with the low half of each byte first."""
+"""count: most frequent first, then by bytes. bytes: by the words' bytes. sabertooth: the order of Sabertooth's trie, by
+bytes with the low half of each byte first."""
 
 _MAX_MERGED_RUNS = 200
 _SORTED_ROW_BYTES = 280
-"""Of a row in Python besides its word, while a list of them is sorted: tuple, bytes, int, key."""
+"""Memory of a row besides its word while a Python list of rows is sorted: tuple, bytes, int, key."""
 TOO_MANY = "a word count does not fit into 64 bits"
-# The trie of Sabertooth branches on four bits at a time, the low ones first.
+# Sabertooth's trie branches on four bits at a time, the low ones first.
 _SWAP_NIBBLES = bytes((byte & 15) << 4 | byte >> 4 for byte in range(256))
 _SEPARATORS_TO_SPACE = bytes.maketrans(b"\t\n\r", b"   ")
 
 
 def split_words(data: bytes) -> list[bytes]:
-    """The words of `data`, in order."""
-    if b"\v" in data or b"\f" in data:  # bytes.split() would cut there
+    """Return the words of `data`, in order."""
+    if b"\v" in data or b"\f" in data:  # bytes.split() would split there
         return [word for word in data.translate(_SEPARATORS_TO_SPACE).split(b" ") if word]
     return data.split()
 
 
 class PythonTable:
-    """Words and their counts, without a compiler. The compiled table has the same methods."""
+    """Words and their counts in pure Python. The compiled table has the same methods."""
 
     def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
@@ -47,16 +48,16 @@ class PythonTable:
 
     @property
     def num_bytes(self) -> int:
-        """Memory it takes, about."""
+        """Approximate size in memory."""
         return 140 * len(self._counts)
 
     def update(self, data: bytes) -> None:
-        """Counts the words of `data`."""
+        """Count the words of `data`."""
         self._counts.update(split_words(data))
 
     def merge(self, data: bytes) -> int:
-        """Adds well-formed rows up to the first that is not; the number of bytes taken. Raises OverflowError where a
-        count grows beyond 64 bits."""
+        """Add the rows before the first malformed one, and return their number of bytes. Raises OverflowError if a
+        count exceeds 64 bits."""
         taken = 0
         for row in data.split(b"\n")[:-1]:
             word, tab, count = row.partition(b"\t")
@@ -69,7 +70,7 @@ class PythonTable:
         return taken
 
     def dump(self, write: Callable[[bytes], Any], order: str) -> int:
-        """Gives the rows in `order` to `write`, in pieces. Returns the sum of the counts."""
+        """Pass the rows in `order` to `write`, in pieces. Return the sum of the counts."""
         rows = sorted(self._counts.items(), key=order_key(order))
         for start in range(0, len(rows), 10_000):
             write(b"".join(b"%b\t%d\n" % row for row in rows[start : start + 10_000]))
@@ -78,15 +79,15 @@ class PythonTable:
 
 @contextmanager
 def explained_overflow() -> Iterator[None]:
-    """Turns a count beyond 64 bits into a DataError; only tables that are added up can have one."""
+    """Turn an OverflowError of a count into a DataError. Only input tables can have counts beyond 64 bits."""
     try:
         yield
     except OverflowError as error:
-        raise DataError(f"{error}\n  a table (.tsv) among the input has a count that cannot be right") from error
+        raise DataError(f"{error}\n  correct or remove the input table (.tsv) with this count") from error
 
 
 def new_table() -> PythonTable:
-    """An empty table, the compiled one where there is one."""
+    """Return an empty table, compiled if available."""
     try:
         from pretrainkit.corpus._words import WordTable
     except ImportError:
@@ -95,7 +96,7 @@ def new_table() -> PythonTable:
 
 
 def order_key(order: str) -> Callable[[tuple[bytes, int]], Any]:
-    """Sort key of (word, count)."""
+    """Return the sort key of rows (word, count)."""
     match order:
         case "count":
             return lambda row: (-row[1], row[0])
@@ -107,23 +108,23 @@ def order_key(order: str) -> Callable[[tuple[bytes, int]], Any]:
 
 
 class Tally:
-    """A table that writes itself out, sorted, when it outgrows its share of memory."""
+    """Table that is written to a sorted run when it exceeds its share of memory."""
 
     def __init__(self, folder: Path, memory_bytes: int) -> None:
         self.table = new_table()
         self.runs: list[Path] = []
         self._folder = folder
-        # Growing holds the old and the new slots, and dumping an array of rows besides the table.
+        # Growing needs the old and the new slots, and writing needs an array of rows besides the table.
         self._max_bytes = memory_bytes // 3
 
     def update(self, data: bytes) -> None:
-        """Counts the words of `data`."""
+        """Count the words of `data`."""
         self.table.update(data)
         if self.table.num_bytes > self._max_bytes:
             self.spill()
 
     def spill(self) -> None:
-        """Writes the table as a run sorted by bytes, and begins a new one."""
+        """Write the table as a run sorted by bytes, and start a new table."""
         if len(self.table):
             path = self._folder / f"run-{len(self.runs):05d}.tsv"
             with atomic_file(path) as file:
@@ -133,7 +134,7 @@ class Tally:
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """A file in pieces of a megabyte."""
+    """Yield a file in pieces of a megabyte."""
     with open(path, "rb") as file:
         yield from iter(lambda: file.read(1 << 20), b"")
 
@@ -147,7 +148,7 @@ def write_merged(
     memory_bytes: int,
     merged: Callable[[int], None],
 ) -> int:
-    """Adds up `table` and sorted `runs` and gives the rows in `order` to `write`. Returns the sum of all counts."""
+    """Add up `table` and sorted `runs`, and pass the rows in `order` to `write`. Return the sum of all counts."""
     for path in runs:
         for chunk, _ in whole_lines(chunks_of(path)):
             table.merge(chunk)
@@ -160,7 +161,7 @@ def write_merged(
 def _write_merged_on_disk(
     runs: Sequence[Path], write: Callable[[bytes], Any], order: Order, folder: Path, memory_bytes: int
 ) -> int:
-    """The same for tables that do not fit into memory together: by merging sorted files, and sorting the sums again."""
+    """Do the same for runs that do not fit into memory together: merge sorted files, then sort the sums again."""
     level = 0
     runs = list(runs)
     while len(runs) > _MAX_MERGED_RUNS:

@@ -1,8 +1,8 @@
-"""Word counts: exact, in bounded memory (see `word_tables`), the same table on any number of workers.
+"""Count words exactly, in bounded memory (see `word_tables`), with the same result for any number of workers.
 
 A word is a maximal run of bytes other than space, TAB, LF and CR, without any normalisation, as in Sabertooth's
-counter: U+00A0, U+3000, VT and FF are part of words. Rows are `word TAB count LF`. Tables (`.tsv`) are input too:
-counting shards one by one and merging the tables equals counting them together.
+counter: U+00A0, U+3000, VT and FF are parts of words. Rows are `word TAB count LF`. Tables (`.tsv`) are also valid
+input: counting shards separately and merging the tables equals counting them together.
 """
 
 import re
@@ -51,7 +51,7 @@ SABERTOOTH_PILE_SETS = frozenset({
 
 _OTHER_BLANK = rb"(?:[\x0b\x0c]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)"
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*" + _OTHER_BLANK + rb"(?:" + _OTHER_BLANK + rb"|[ \t\r])*(?=\n)")
-"""Lines of Unicode white space that hold more than separators: they end a document and are no words."""
+"""Lines of Unicode white space that contain not only separators. They end a document and are not words."""
 _TSV_ROW = re.compile(rb"([^\t]+)\t\+?([0-9]+)\r?")
 
 
@@ -63,7 +63,7 @@ def count_source(
     text_key: str,
     on_bytes: OnBytes = None,
 ) -> None:
-    """Adds the words of one file, or the rows of a table (`.tsv`), to `tally`."""
+    """Add the words of one file, or the rows of a table (`.tsv`), to `tally`."""
     if source.format == "text":
         for chunk in _checked_text(plain_chunks(source, on_bytes), source.address, skips):
             tally.update(chunk)
@@ -82,7 +82,7 @@ def count_source(
 
 
 def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterator[bytes]:
-    """The lines of BERT text that belong to documents; one with invalid UTF-8 is bad by itself."""
+    """Yield the lines of BERT text that are part of documents. A line with invalid UTF-8 is counted as bad input."""
     for chunk, first_line in whole_lines(chunks):
         if not chunk.isascii():
             if not _is_utf8(chunk):
@@ -91,14 +91,14 @@ def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterat
         elif b"\v" not in chunk and b"\f" not in chunk:
             yield chunk
             continue
-        # With a line feed in front the first line can be blank, too.
+        # The added line feed lets the pattern match the first line.
         yield _BLANK_LINE.sub(b"", b"\n" + chunk)
 
 
 def _merge_rows(chunk: bytes, first_line: int, address: str, table: PythonTable, skips: Skips) -> None:
-    """Adds rows of word TAB count; empty lines are legal, others bad."""
+    """Add rows of `word TAB count`. Empty lines are ignored; other lines are bad input."""
     taken = table.merge(chunk) if _is_utf8(chunk) else 0
-    # From the first row that the fast path leaves alone: a sign, a CR, an empty line, a mistake.
+    # Continue with the first row that the fast path does not handle: a sign, a CR, an empty line or an error.
     first_line += chunk.count(b"\n", 0, taken)
     for number, row in enumerate(chunk[taken:].split(b"\n")[:-1], first_line):
         if row in (b"", b"\r"):
@@ -110,7 +110,7 @@ def _merge_rows(chunk: bytes, first_line: int, address: str, table: PythonTable,
             )
             skips.bad("invalid_row", address, f"line {number}", detail)
         else:
-            table.merge(b"%b\t%d\n" % (match[1], int(match[2])))  # which takes no row of count 0
+            table.merge(b"%b\t%d\n" % (match[1], int(match[2])))  # ignores rows of count 0
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -130,7 +130,8 @@ def count_group(
     memory_bytes: int,
     on_bytes: OnBytes = None,
 ) -> dict[str, Any]:
-    """Counts one group of files into sorted runs. Returns and notes what was written."""
+    """Count the words of one group of files and write sorted runs. Return the record of the finished task, which is
+    also stored."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(max_bad)
     tally = Tally(task.folder, memory_bytes)
@@ -140,7 +141,7 @@ def count_group(
 
 
 def record_counted(folder: Path, key: str, tally: Tally, skips: Skips) -> dict[str, Any]:
-    """Writes the rest of `tally` and the record that makes a counting task finished, which it returns."""
+    """Write the rest of `tally` and the record of the finished task. Return the record."""
     tally.spill()
     runs = [path.name for path in tally.runs]
     return record_finished(folder, {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name})
@@ -159,20 +160,20 @@ def count_words(
     engine: Engine = LOCAL,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Writes the word counts of `sources` to the table `out` and its manifest beside it. Returns the manifest.
+    """Write the word counts of `sources` to the table `out`, and its manifest next to it. Return the manifest.
 
     Groups of files that an interrupted call has counted are kept. The table does not depend on `workers`,
     `memory_bytes` or `engine`.
 
     Args:
         sources: Documents of any format, and tables (`.tsv`), which are added up.
-        out: The table; must not exist, unless it is this very one.
-        pile_sets: Documents whose `meta.pile_set_name` is a string count only if it is one of these; None: all count.
-        workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
-        memory_bytes: Of all processes of this machine, or of each task on a cluster.
+        out: File of the table. It must not exist, unless it was made from the same input and settings.
+        pile_sets: Skip documents whose `meta.pile_set_name` is a string that is not in this set; None skips none.
+        workers: Number of tasks that run at once; None lets the engine choose, for example all cores for large input.
+        memory_bytes: Memory of all processes of this machine, or of each task on a cluster.
 
     Raises:
-        DataError: Bad input beyond the budget, no word at all, output that exists or cannot be written.
+        DataError: There is more bad input than allowed or no word, or the output exists or cannot be written.
     """
     out, progress = Path(out), progress or Quiet()
     settings = {"order": order, "pile_sets": None if pile_sets is None else sorted(pile_sets), "text_key": text_key}
@@ -186,7 +187,7 @@ def count_words(
     runner = StageRunner(engine, workers, memory_bytes, progress)
     resources = runner.resources(len(groups), total_bytes)
     with work_folder(out.with_name(f".{out.name}.work"), settings, out) as work:
-        if len(groups) == 1 and engine.is_local:  # straight into the table that is written in the end
+        if len(groups) == 1 and engine.is_local:  # count directly into the final table
             progress.stage("counting", total_bytes, "B")
             skips, tally = Skips(max_bad), Tally(work / "one", resources.memory_bytes)
             for _, source in groups[0]:
@@ -227,9 +228,9 @@ def write_table(
     memory_bytes: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Adds up `table` and sorted `runs` into the file `out`, and writes its manifest, which it returns.
+    """Add up `table` and sorted `runs`, write the file `out` and its manifest, and return the manifest.
 
-    The manifest is there before the table takes its name, so that no table is ever without one.
+    The manifest is written before the table gets its name, so that no table is ever without a manifest.
     """
     try:
         with explained_overflow(), atomic_file(out) as file:
@@ -239,7 +240,7 @@ def write_table(
             )
             if not num_words:
                 raise DataError(
-                    "the input holds no word\n  give other files, or name the key of the text by --text-key"
+                    "the input contains no word\n  give other files, or name the key of the text with --text-key"
                 )
             file.flush()
             manifest = {
@@ -256,7 +257,7 @@ def write_table(
                 "skipped": skips.for_manifest(),
             }
             write_manifest(out, manifest)
-    except BaseException:  # whatever ends it, a manifest without its table must not stay
+    except BaseException:  # after any failure, a manifest without its table must not remain
         with suppress(OSError):
             manifest_path(out).unlink()
         raise
@@ -268,13 +269,13 @@ def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:
         raise DataError(f"{out} is a folder\n  name a file for the table, such as {out / 'words.tsv'}")
     if not manifest_path(out).exists():
         raise DataError(
-            f"{out} already exists and has no manifest beside it: this command did not write it\n"
-            "  name another --out, or remove that one"
+            f"{out} already exists without a manifest, so this command did not write it\n"
+            "  name another --out, or remove that file"
         )
     if read_manifest(out).get("input_fingerprint") != input_key:
         raise DataError(
-            f"{out} already exists, made from other input or with other settings\n"
-            "  name another --out, or remove that one"
+            f"{out} already exists and was made from other input or with other settings\n"
+            "  name another --out, or remove that file"
         )
     progress.note(f"{out} is already complete, its checksum is right")
     return verify(out)

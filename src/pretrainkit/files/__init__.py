@@ -1,1 +1,1 @@
-"""Files that are complete or absent, manifests, fingerprints, and where input comes from."""
+"""Files that are complete or absent, manifests, fingerprints, and sources of input."""

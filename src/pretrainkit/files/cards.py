@@ -10,8 +10,8 @@ CARD = "README.md"
 
 def card_header(values: Mapping[str, Any]) -> str:
     """Return the header of a card, without the values that are None or empty."""
-    given = {key: value for key, value in values.items() if value not in (None, "", [], {})}
-    return f"---\n{yaml.safe_dump(given, sort_keys=False, allow_unicode=True)}---"
+    known = {key: value for key, value in values.items() if value not in (None, "", [], {})}
+    return f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True)}---"
 
 
 def data_card(
@@ -23,21 +23,25 @@ def data_card(
     license: str | None = None,
     header: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the card of a data set: its counts with fingerprints, how to use it, and what only its author can say.
+    """Return the card of a data set: counts and fingerprints, usage, and placeholders for the author.
 
     Args:
         name: Name on the hub, such as `USER/NAME`.
         splits: Name of each split to its manifest.
-        about: What the data are, and how they were made.
+        about: Description of the data and of how they were made.
         use: Commands that use the data after they were downloaded to the folder `data`.
-        license: Identifier of the licence, as the hub has it (`cc-by-4.0`); None leaves it to the author.
+        license: The hub's identifier of the licence (`cc-by-4.0`); None leaves it to the author.
         header: Further entries of the header.
     """
-    counts = list(dict.fromkeys(key for one in splits.values() for key in one if key.startswith("num_")))
+    counts = list(dict.fromkeys(key for entry in splits.values() for key in entry if key.startswith("num_")))
     columns = ["split", *(key.removeprefix("num_").replace("_", " ") for key in counts), "fingerprint"]
     rows = [
-        [split or "all", *(f"{one[key]:,}" if key in one else "" for key in counts), f"`{one.get('fingerprint', '')}`"]
-        for split, one in splits.items()
+        [
+            split or "all",
+            *(f"{entry[key]:,}" if key in entry else "" for key in counts),
+            f"`{entry.get('fingerprint', '')}`",
+        ]
+        for split, entry in splits.items()
     ]
     lines = [columns, ["---", *("---:" for _ in counts), "---"], *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,5 +1,5 @@
-"""Uploads to the Hugging Face hub, where only files that differ are sent and failed requests are repeated, and
-downloads of models."""
+"""Upload to the Hugging Face hub and download models from it. Uploads send only files that differ and repeat failed
+requests."""
 
 from __future__ import annotations
 
@@ -26,36 +26,38 @@ _MODEL_FILES = ("*.json", "*.txt", "*.model", "*.yaml", "*.md")
 
 
 def fetch_model(name: str) -> Path:
-    """Download the model `NAME` or `NAME@REVISION` of the hub and return its folder: configs, tokenizer and weights, as
-    safetensors where it has them. Without network, the copy of an earlier download is used. Raises InputError if the
-    hub does not have the model, or cannot be reached and there is no copy."""
+    """Download the model `NAME` or `NAME@REVISION` of the hub and return its folder: configs, tokenizer and weights (as
+    safetensors if it has them). Without network, the copy of an earlier download is used. Raises InputError if the hub
+    does not have the model, or cannot be reached and there is no copy."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    place, _, given = name.partition("@")
-    revision = given or None
+    repository, _, suffix = name.partition("@")
+    revision = suffix or None
     try:
         try:
-            about = HfApi().model_info(place, revision=revision)
+            about = HfApi().model_info(repository, revision=revision)
         except (HfHubHTTPError, HFValidationError):
             raise
-        except Exception as error:  # no network, or none wanted
-            _log.warning("the hub is not reached (%s): a copy of an earlier download is used", type(error).__name__)
+        except Exception as error:  # no network, or offline mode
+            _log.warning("the hub cannot be reached (%s): using a copy of an earlier download", type(error).__name__)
             patterns = [*_MODEL_FILES, _WEIGHTS[0]]
-            return Path(snapshot_download(place, revision=revision, allow_patterns=patterns, local_files_only=True))
+            return Path(
+                snapshot_download(repository, revision=revision, allow_patterns=patterns, local_files_only=True)
+            )
         names = [file.rfilename for file in about.siblings or ()]
         weights = _WEIGHTS[:1] if any(file.endswith(".safetensors") for file in names) else _WEIGHTS
         _log.warning(
-            "%s: licence %s; read it before you use or pass on the model",
-            place,
+            "%s: licence %s; read it before you use or redistribute the model",
+            repository,
             getattr(about.card_data, "license", None) or "not given",
         )
-        return Path(snapshot_download(place, revision=revision, allow_patterns=[*_MODEL_FILES, *weights]))
-    except Exception as error:  # of the library, of its HTTP client, or of the file system
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=[*_MODEL_FILES, *weights]))
+    except Exception as error:  # from the library, its HTTP client, or the file system
         reason = str(error).splitlines()[0][:200] if str(error) else ""
         raise InputError(
-            f"the hub does not give {name}: {type(error).__name__}: {reason}\n"
-            "  check the name, and for a model that is not public log in with hf auth login; or give a folder"
+            f"{name} cannot be downloaded from the hub: {type(error).__name__}: {reason}\n"
+            "  check the name; for a model that is not public, log in with hf auth login; or give a local folder"
         ) from error
 
 
@@ -91,7 +93,7 @@ class Hub:
         """Refer to the repository `name`, such as `USER/NAME`, without contacting the hub.
 
         Args:
-            private: Whether a new repository is private; an existing one stays as it is.
+            private: If True, a new repository is private. An existing repository is not changed.
             revision: Branch to write to, which is created if it does not exist. None: the main branch.
         """
         from huggingface_hub import HfApi
@@ -163,14 +165,14 @@ class Hub:
         dry_run: bool = False,
         progress: Shown | None = None,
     ) -> dict[str, int]:
-        """Add the files whose content the repository does not have, in their order, and return their sizes in bytes.
+        """Add the files that are new or differ from the repository, in their order, and return their sizes in bytes.
 
         Args:
-            files_per_commit: Number of files that are sent together; None: all of them.
-            dry_run: Only return what would be sent. Changes nothing.
+            files_per_commit: Number of files per commit; None: all of them.
+            dry_run: If True, change nothing and only return the files that would be sent.
         """
-        there = self.existing_files() if dry_run else self.files()
-        left = [(path, content) for path, content in files.items() if not is_same(content, there.get(path))]
+        stored = self.existing_files() if dry_run else self.files()
+        left = [(path, content) for path, content in files.items() if not is_same(content, stored.get(path))]
         if not dry_run:
             step = files_per_commit or max(1, len(left))
             if progress is not None:
@@ -193,7 +195,7 @@ def _num_bytes(content: Path | bytes) -> int:
 
 
 def is_same(content: Path | bytes, stored: Stored | None) -> bool:
-    """Return True if the hub already has this content."""
+    """True if the hub already has this content."""
     if stored is None:
         return False
     num_bytes = _num_bytes(content)
@@ -207,14 +209,14 @@ def is_same(content: Path | bytes, stored: Stored | None) -> bool:
 
 
 def retried(call: Callable[[], T]) -> T:
-    """Return the result of a call to the hub, repeated with growing waits while the hub or the network fails.
+    """Return the result of a call to the hub; repeat it with growing pauses while the hub or the network fails.
 
-    Raises RunError if the hub refuses, or cannot be reached in the end.
+    Raises RunError if the hub rejects the call, or cannot be reached after all attempts.
     """
     from huggingface_hub import get_session
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    # The library uses httpx; from its version 2 on, httpx2.
+    # The library uses httpx, or httpx2 from its version 2 on.
     http = import_module(type(get_session()).__module__.partition(".")[0])
 
     wait = _FIRST_WAIT_SECONDS
@@ -223,19 +225,19 @@ def retried(call: Callable[[], T]) -> T:
             return call()
         except HfHubHTTPError as error:
             if error.response.status_code < 500 or attempt == _TRIES - 1:
-                advice = "run the same command again to continue: what is uploaded stays"
+                advice = "run the same command again to continue; uploaded files are kept"
                 if error.response.status_code in (401, 403):
                     advice = "log in with a token that may write there: hf auth login"
-                raise RunError(f"the hub refused: {error}\n  {advice}") from error
+                raise RunError(f"the hub rejected the request: {error}\n  {advice}") from error
         except OfflineModeIsEnabled as error:
             raise RunError(
-                "the hub is not to be reached: HF_HUB_OFFLINE is set\n  unset it, and run the same command again"
+                "the hub cannot be used, because HF_HUB_OFFLINE is set\n  unset it, and run the same command again"
             ) from error
         except http.TransportError as error:
             if attempt == _TRIES - 1:
                 message = f"the hub cannot be reached: {error}\n  run the same command again to continue"
                 raise RunError(message) from error
-        _log.warning("the hub cannot be used now; the next try is in %.0f seconds", wait)
+        _log.warning("the hub cannot be reached now; the next attempt is in %.0f seconds", wait)
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
     raise AssertionError("every path returns or raises")

@@ -1,5 +1,5 @@
-"""Files that are complete or absent, and the manifests that say what is in them: JSON, sorted keys, no clock and no
-host name, so that equal input gives equal bytes."""
+"""Write files that are complete or absent, and manifests of their contents. Manifests are JSON with sorted keys and
+without times and host names, so that equal input gives equal bytes."""
 
 import errno
 import hashlib
@@ -14,27 +14,27 @@ from pretrainkit.errors import DataError, RunError
 
 MANIFEST_NAME = "manifest.json"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Error numbers of the system if the disk or a quota is full."""
+"""Error numbers of the operating system for a full disk or quota."""
 _NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
 
 
 @contextmanager
 def explained_write_errors(path: Path) -> Iterator[None]:
-    """Turns the system's refusals to write at `path` into a RunError where the disk is full, else into a DataError."""
+    """Turn an OSError of writing `path` into a RunError if the disk is full, or a DataError if writing is forbidden."""
     try:
         yield
     except OSError as error:
         if error.errno in NO_SPACE:
             raise RunError(
-                f"no space left to write {path}\n"
-                f"  the system says: {error.strerror}\n"
+                f"there is no space left to write {path}\n"
+                f"  the system reports: {error.strerror}\n"
                 "  free some space, then run the same command again (finished files are kept), or name another folder"
             ) from error
         if isinstance(error, _NOT_ALLOWED) or error.errno in _NOT_ALLOWED_NUMBERS:
             raise DataError(
                 f"cannot write {path}\n"
-                f"  the system says: {error.strerror} ({error.filename or path})\n"
+                f"  the system reports: {error.strerror} ({error.filename or path})\n"
                 "  name an output folder that this user may write to"
             ) from error
         raise
@@ -42,11 +42,12 @@ def explained_write_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
-    """A binary file that appears under its name only once it is whole: written aside, synced, renamed.
+    """Yield a binary file that appears under its name only when it is complete: it is written under another name,
+    synced and renamed.
 
-    The work in progress is `.NAME.partial` in the same folder; an exception removes it, a crash leaves it to be
-    overwritten by the next attempt. Missing parent folders are made. Raises RunError where the disk is full, and
-    DataError where the folder cannot be written.
+    The unfinished file is `.NAME.partial` in the same folder. An exception removes it; after a crash, the next attempt
+    overwrites it. Missing parent folders are created. Raises RunError if the disk is full, and DataError if the folder
+    cannot be written.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
@@ -58,14 +59,14 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
-        except BaseException:  # also Ctrl-C and what the caller raises: half a file is never left; it is raised on
+        except BaseException:  # also Ctrl-C and errors of the caller: an incomplete file never remains
             partial.unlink(missing_ok=True)
             raise
         sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Makes a file's content, or the names in a folder, survive a power cut, where the system can."""
+    """Flush a file's content, or the names in a folder, to disk, so that they survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -74,7 +75,7 @@ def sync(path: Path) -> None:
 
 
 class HashingFile:
-    """Passes bytes on to `file`, keeping their count and sha256."""
+    """Writes bytes to `file`, and computes their number and sha256."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -89,35 +90,35 @@ class HashingFile:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of what was written so far."""
+        """Hex digest of the bytes written so far."""
         return self._sha256.hexdigest()
 
 
 def file_sha256(path: str | Path) -> str:
-    """Hex sha256 of a local file, read in pieces."""
+    """Return the sha256 of a local file in hex. The file is read in pieces."""
     with open(path, "rb") as file:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
 def matches_entry(path: Path, entry: Mapping[str, Any]) -> bool:
-    """True where a file has the `num_bytes` and `sha256` of its entry in a manifest."""
+    """True if a file has the `num_bytes` and `sha256` of its entry in a manifest."""
     return path.is_file() and path.stat().st_size == entry["num_bytes"] and file_sha256(path) == entry["sha256"]
 
 
 def fingerprint(content: Any) -> str:
-    """128 bits in hex that change whenever the JSON form of `content` does: how a stage notices changed input."""
+    """Return a 128-bit hash in hex of the JSON form of `content`. Stages use it to detect changed input."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def manifest_path(output: str | Path) -> Path:
-    """`OUTPUT/manifest.json` for a folder, `OUTPUT.manifest.json` beside a file."""
+    """Return `OUTPUT/manifest.json` for a folder, or `OUTPUT.manifest.json` for a file."""
     output = Path(output)
     return output / MANIFEST_NAME if output.is_dir() else output.with_name(f"{output.name}.{MANIFEST_NAME}")
 
 
 def write_manifest(output: str | Path, content: Mapping[str, Any]) -> Path:
-    """Writes the manifest of an existing folder or file, atomically. Returns where."""
+    """Write the manifest of an existing folder or file atomically. Return its path."""
     path = manifest_path(output)
     with atomic_file(path) as file:
         file.write(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
@@ -125,7 +126,7 @@ def write_manifest(output: str | Path, content: Mapping[str, Any]) -> Path:
 
 
 def read_manifest(output: str | Path) -> dict[str, Any]:
-    """The manifest of a folder or file. Raises DataError where there is none, or it is not a JSON object."""
+    """Read the manifest of a folder or file. Raises DataError if there is none, or it is not a JSON object."""
     path = manifest_path(output)
     try:
         content = json.loads(path.read_bytes())
@@ -146,9 +147,11 @@ def read_manifest(output: str | Path) -> dict[str, Any]:
 
 
 def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
-    """Checks every file that the manifest of a folder or file lists under `shards` (name, num_bytes, sha256) and
-    returns the manifest. `checksums`: read the files too (about 0.7 s per GB), not only their sizes. Raises
-    DataError where files are missing or differ; all of them are named."""
+    """Check every file that the manifest of a folder or file lists under `shards`, and return the manifest.
+
+    `checksums`: also read the files to compare their sha256 (about 0.7 s per GB), not only their sizes. Raises
+    DataError, which names all missing and different files.
+    """
     content, folder = read_manifest(output), manifest_path(output).parent
     problems = []
     for shard in content.get("shards", []):
@@ -156,9 +159,9 @@ def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
         if not path.is_file():
             problems.append(f"{path} is missing")
         elif (num_bytes := path.stat().st_size) != shard["num_bytes"]:
-            problems.append(f"{path} has {num_bytes} bytes, the manifest says {shard['num_bytes']}")
+            problems.append(f"{path} has {num_bytes} bytes instead of {shard['num_bytes']}")
         elif checksums and (digest := file_sha256(path)) != shard["sha256"]:
-            problems.append(f"{path} has sha256 {digest}, the manifest says {shard['sha256']}")
+            problems.append(f"{path} has sha256 {digest} instead of {shard['sha256']}")
     if problems:
         raise DataError(
             f"{output} does not match its manifest\n  "
@@ -169,7 +172,7 @@ def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
 
 
 def made_by() -> str:
-    """Package name and version, for manifests."""
+    """Return the package name and version, for manifests."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,8 +1,8 @@
-"""Input files: addresses, globs, folders; opening and decompressing them in bounded memory.
+"""Find input files by addresses, globs and folders; open and decompress them in bounded memory.
 
-An address is a local path or anything fsspec knows (`s3://`, `gs://`, `hf://`, `https://`, `file://`, `memory://`).
-`hf://datasets/NAME`, with `@REVISION` and `:CONFIGURATION` where they are wanted, is a data set of the Hugging Face
-hub; `datasets` says which files its splits have.
+An address is a local path or anything that fsspec can open (`s3://`, `gs://`, `hf://`, `https://`, `file://`,
+`memory://`). `hf://datasets/NAME`, with an optional `@REVISION` and `:CONFIGURATION`, is a data set of the Hugging Face
+hub; the library `datasets` finds the files of its splits.
 """
 
 import glob
@@ -40,7 +40,7 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".arrow": "arrow",
     ".tsv": "tsv",
 }
-"""By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text, but for dumps."""
+"""Format by the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Other files are BERT text, except dumps."""
 _DUMPS = (".xml", ".xml.bz2", ".xml.gz")
 
 _DRIVERS = {
@@ -50,23 +50,23 @@ _DRIVERS = {
     "http": ("aiohttp", "http"),
     "https": ("aiohttp", "http"),
 }
-"""Protocols whose drivers are extras of ours: package and extra. `hf://` comes with transformers; of others fsspec says
-what it needs."""
+"""Protocols whose drivers are in our extras: package and extra. The driver of `hf://` comes with transformers. For
+other protocols, fsspec reports the missing package."""
 _HUB_SET = re.compile(r"hf://datasets/([^/@:]+(?:/[^/@:]+)?)(?:@([^/:]+))?(?::([^/]+))?")
 _ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-"""What `datasets` writes beside the rows."""
+"""Files without rows that `datasets` writes."""
 _VALID_NAMES = ("valid", "validation", "dev")
 _SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
-_FETCH_AGAIN = "fetch or make the file again; it is not skipped, because what it held is lost"
+_FETCH_AGAIN = "download or create the file again; it is not skipped, because its content would be lost silently"
 _CHUNK_BYTES = 1 << 20
-_PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so small enough for well-packed text
+_PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so it is small enough for highly compressed text
 
 
 class ReadOptions(Protocol):
-    """Choices of a reader, such as what becomes text of a dump. Part of a source's identity."""
+    """Options of a reader, such as the parts of a dump that become text. They are part of a source's identity."""
 
     def content(self) -> dict[str, Any]:
-        """For fingerprints and manifests."""
+        """Return the options in JSON form, for fingerprints and manifests."""
         ...
 
 
@@ -77,29 +77,28 @@ class SourceFile:
     address: str
     format: Format
     num_bytes: int
-    """Size as stored, compressed or not; 0 where the file system does not tell."""
+    """Stored size, compressed or not; 0 if the file system does not report it."""
     stamp: str = ""
-    """Changes when the file does, as far as its file system tells (modification time or ETag), or the manifest of a
-    corpus (sha256)."""
+    """Changes when the file changes: modification time or ETag of the file system, or sha256 in a corpus' manifest."""
     dataset: str | None = None
-    """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
+    """Value of `meta.dataset` for documents without their own meta."""
     begin: int | None = None
-    """Start of a stretch of a file, which has `num_bytes`; None: the whole file."""
+    """Start of a span of `num_bytes` in the file; None for the whole file."""
     options: ReadOptions | None = None
-    """Options of the reader of its format; None: the defaults."""
+    """Options of the reader of its format; None for the defaults."""
     origin: dict[str, Any] | None = None
     """Origin of a temporary copy, used instead of its address and stamp; JSON, with a "name"."""
 
     @property
     def identity(self) -> list[Any]:
-        """Values by which a stage notices that its input has changed."""
+        """Values by which a stage detects that its input has changed."""
         place = [self.stamp, self.dataset] if self.origin is None else []
-        stretch = [] if self.begin is None else [self.begin]
+        span = [] if self.begin is None else [self.begin]
         choices = [] if self.options is None else [self.options.content()]
-        return [self.origin or self.address, self.format, self.num_bytes, *place, *stretch, *choices]
+        return [self.origin or self.address, self.format, self.num_bytes, *place, *span, *choices]
 
     def describe(self) -> dict[str, Any]:
-        """For manifests."""
+        """Return a description in JSON form, for manifests."""
         address = self.address if self.origin is None else self.origin["name"]
         return (self.origin or {}) | {"address": address, "format": self.format, "num_bytes": self.num_bytes}
 
@@ -111,45 +110,49 @@ def find_sources(
     dataset: str | None = None,
     options: ReadOptions | None = None,
 ) -> list[SourceFile]:
-    """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
+    """Return the files that match `patterns`, in the order of the patterns and sorted by name within each pattern.
 
-    A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except hidden
-    ones, `_*`, manifests, README* and LICENSE*; or `hf://datasets/NAME`, which stands for its training split. Raises
-    DataError where a pattern matches nothing, is a folder with both train and held-out data, or shards of a corpus are
-    missing.
+    A pattern is a file, a glob (`**` crosses folders), a folder, or `hf://datasets/NAME`. A folder means all files
+    below it except hidden ones, `_*`, manifests, README* and LICENSE*. A data set of the hub means its training split.
+    Raises DataError if a pattern matches nothing or is a folder with both training and held-out data, or if shards of a
+    corpus are missing.
     """
-    found: list[SourceFile] = []
+    sources: list[SourceFile] = []
     for pattern in chain.from_iterable(_training_files(str(given)) for given in patterns):
         remote = "://" in pattern
         matches = _remote_matches(pattern) if remote else _local_matches(pattern)
         if not matches:
-            what = "matches no file" if glob.has_magic(pattern) else "does not exist or holds no file"
-            raise DataError(f"input {pattern!r} {what}\n  check the spelling; patterns are relative to {os.getcwd()}")
+            problem = "matches no file" if glob.has_magic(pattern) else "does not exist or contains no file"
+            advice = f"check the spelling; patterns are relative to {os.getcwd()}"
+            raise DataError(f"input {pattern!r} {problem}\n  {advice}")
         for address, num_bytes, stamp in matches:
             by_name = "dump" if address.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(address).suffix, "text")
             resolved = by_name if format == "auto" else format
-            found.append(SourceFile(address, resolved, num_bytes, stamp, dataset, options=options))
-    return found
+            sources.append(SourceFile(address, resolved, num_bytes, stamp, dataset, options=options))
+    return sources
 
 
 def find_splits(inputs: Sequence[str | Path]) -> dict[str, Sequence[str | Path]]:
-    """Return the inputs of "train", and of "valid" where there are some, if the only input is a folder or a data set of
-    the hub with these splits; else an empty dictionary. Of a validation split under another name ("validation",
-    "dev"), this one is taken; other splits are not read, which is logged."""
+    """Return the inputs of the splits "train" and (if there is one) "valid" of the only input.
+
+    The input is a folder or a data set of the hub; without a split "train", the result is empty. A validation split may
+    also be named "validation" or "dev". Other splits are not read, which is logged.
+    """
     if len(inputs) != 1:
         return {}
-    given = str(inputs[0])
-    found: Mapping[str, Sequence[str | Path]] = hub_splits(given)
-    if not found and "://" not in given and (Path(given) / "train").is_dir():
-        found = {path.name: [path] for path in sorted(Path(given).iterdir()) if path.is_dir()}
-        has_saved = (Path(given) / "dataset_dict.json").is_file()
-        found = found if has_saved else {name: paths for name, paths in found.items() if name in ("train", "valid")}
-    if "train" not in found:
+    address = str(inputs[0])
+    splits: Mapping[str, Sequence[str | Path]] = hub_splits(address)
+    if not splits and "://" not in address and (Path(address) / "train").is_dir():
+        splits = {path.name: [path] for path in sorted(Path(address).iterdir()) if path.is_dir()}
+        has_saved = (Path(address) / "dataset_dict.json").is_file()
+        splits = splits if has_saved else {name: paths for name, paths in splits.items() if name in ("train", "valid")}
+    if "train" not in splits:
         return {}
-    valid = next((name for name in _VALID_NAMES if name in found), None)
-    if rest := [name for name in found if name not in ("train", valid)]:
-        _log.warning("%s: only train and %s are read, not %s", given, valid or "nothing else", ", ".join(rest))
-    return {"train": found["train"]} | ({} if valid is None else {"valid": found[valid]})
+    valid = next((name for name in _VALID_NAMES if name in splits), None)
+    if rest := [name for name in splits if name not in ("train", valid)]:
+        known = "train" if valid is None else f"train and {valid}"
+        _log.warning("%s: only %s will be read, not %s", address, known, ", ".join(rest))
+    return {"train": splits["train"]} | ({} if valid is None else {"valid": splits[valid]})
 
 
 class HubSet(NamedTuple):
@@ -169,30 +172,30 @@ def hub_set(address: str) -> HubSet | None:
 
 
 def hub_splits(address: str) -> dict[str, list[str]]:
-    """Return the addresses of the files of each split of a data set of the hub; empty if `address` is none. Raises
-    DataError if there is no such data set, or a configuration has to be named."""
-    wanted = hub_set(address)
-    if wanted is None:
+    """Return the addresses of the files of each split of a data set of the hub; empty if `address` is not a data set of
+    the hub. Raises DataError if there is no such data set, or a configuration must be named."""
+    data_set = hub_set(address)
+    if data_set is None:
         return {}
-    name = wanted.name
+    name = data_set.name
     datasets = import_optional("datasets", "hub", address)
     with explained_read_errors(address):
         try:
-            files = datasets.load_dataset_builder(name, wanted.config, revision=wanted.revision).config.data_files
+            files = datasets.load_dataset_builder(name, data_set.config, revision=data_set.revision).config.data_files
         except ValueError as error:
             raise DataError(
                 f"{address} cannot be opened: {error}\n"
-                f"  name a configuration, hf://datasets/{name}:CONFIGURATION, or files, hf://datasets/{name}/FOLDER"
+                f"  name a configuration (hf://datasets/{name}:CONFIGURATION) or files (hf://datasets/{name}/FOLDER)"
             ) from error
     return {str(split): list(map(str, paths)) for split, paths in (files or {}).items()}
 
 
 def _training_files(pattern: str) -> list[str]:
-    """Return the files of the training split where `pattern` is a data set of the hub, else the pattern."""
+    """Return the files of the training split if `pattern` is a data set of the hub, else the pattern."""
     splits = hub_splits(pattern)
     if splits and "train" not in splits:
         raise DataError(
-            f"{pattern} has no split train\n"
+            f"{pattern} has no split named train\n"
             f"  its splits are: {', '.join(splits)}; read one with pretrainkit corpus hub --split NAME"
         )
     return splits.get("train", [pattern])
@@ -217,29 +220,32 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
                 raise _both_splits(str(name))
             if (name / "dataset_dict.json").is_file():
                 splits = [f"{path}" for path in sorted(name.iterdir()) if path.is_dir()]
-                raise DataError(f"{name} holds several splits\n  name one of them: {', '.join(splits)}")
+                raise DataError(f"{name} contains several splits\n  name one of them: {', '.join(splits)}")
             if _manifest_of(name).get("kind") == "corpus":
                 verify(name, checksums=False)
             inside = (path for path in name.rglob("*") if path.is_file())
             paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
     _check_finished(paths)
-    noted = _noted_shards(paths)
-    found = ((path, path.stat()) for path in paths)
-    return [(str(path), at.st_size, noted.get((path, at.st_size), str(at.st_mtime_ns))) for path, at in found]
+    hashes = _shard_hashes(paths)
+    files = ((path, path.stat()) for path in paths)
+    return [
+        (str(path), status.st_size, hashes.get((path, status.st_size), str(status.st_mtime_ns)))
+        for path, status in files
+    ]
 
 
-def _noted_shards(paths: Sequence[Path]) -> dict[tuple[Path, int], str]:
-    """Shard and size to its sha256, as the manifest beside it says: known by content, whenever it was written."""
-    noted = {}
+def _shard_hashes(paths: Sequence[Path]) -> dict[tuple[Path, int], str]:
+    """Map shard and size to the sha256 in the shard's manifest, which identifies it by content, not by time."""
+    hashes = {}
     for folder in sorted({path.parent for path in paths if _SHARD.fullmatch(path.name)}):
-        with suppress(ValueError, TypeError, KeyError):  # somebody else's
+        with suppress(ValueError, TypeError, KeyError):  # a manifest of another program
             for shard in _manifest_of(folder)["shards"]:
-                noted[folder / shard["name"], int(shard["num_bytes"])] = str(shard["sha256"])
-    return noted
+                hashes[folder / shard["name"], int(shard["num_bytes"])] = str(shard["sha256"])
+    return hashes
 
 
 def _manifest_of(folder: Path) -> dict[str, Any]:
-    """Empty where there is none, or somebody else's."""
+    """Return the manifest of a folder; empty if there is none, or it is not a JSON object."""
     with suppress(OSError, ValueError):
         content = json.loads((folder / MANIFEST_NAME).read_bytes())
         return content if isinstance(content, dict) else {}
@@ -247,18 +253,20 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def _check_finished(paths: Sequence[Path]) -> None:
-    """DataError if shards are among `paths` whose corpus is still being written, or was never finished."""
+    """Raise DataError if `paths` has shards of a corpus that is still being written or was never finished."""
     folders = {path.parent for path in paths if _SHARD.fullmatch(path.name)}
     for folder in sorted({*folders, *(folder.parent for folder in folders)}):
         if (folder / ".work").is_dir():
             raise DataError(
                 f"the corpus in {folder} is not finished: some of its shards are still missing\n"
-                "  run the command that writes it again, to its end"
+                "  run the command that writes it again, and let it finish"
             )
 
 
 def _both_splits(folder: str) -> DataError:
-    return DataError(f"{folder} holds training and held-out data\n  name one of them: {folder}/train or {folder}/valid")
+    return DataError(
+        f"{folder} contains training and held-out data\n  name one of them: {folder}/train or {folder}/valid"
+    )
 
 
 def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
@@ -286,7 +294,7 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
 
 @contextmanager
 def explained_read_errors(address: str) -> Iterator[None]:
-    """Raise the errors of fsspec and of its drivers as DataError, or MissingPackageError if a driver is missing."""
+    """Turn errors of fsspec and its drivers into a DataError, or into a MissingPackageError if a driver is missing."""
     try:
         yield
     except PretrainKitError:
@@ -296,14 +304,15 @@ def explained_read_errors(address: str) -> Iterator[None]:
         if package:
             raise MissingPackageError(package, extra, address) from error
         raise DataError(f"{address} needs a package that is not installed\n  {error}") from error
-    except Exception as error:  # every driver raises types of its own, some of them directly below Exception
+    except Exception as error:  # every driver raises different types, some of them directly below Exception
         reason = str(error) or type(error).__name__
         raise DataError(f"{address} cannot be read: {reason}\n  check the address and your access to it") from error
 
 
 @contextmanager
 def open_source(address: str) -> Iterator[BinaryIO]:
-    """The stored bytes of a file, seekable where the file system can. Raises DataError where it cannot be opened."""
+    """Open the stored bytes of a file, seekable if the file system supports it. Raises DataError if it cannot be
+    opened."""
     if "://" in address:
         with explained_read_errors(address):
             import fsspec
@@ -321,12 +330,12 @@ def open_source(address: str) -> Iterator[BinaryIO]:
 
 
 OnBytes = Callable[[int], None] | None
-"""Told how many stored bytes were read, for progress."""
+"""Callback that receives the number of stored bytes read, for progress."""
 
 
 def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
-    """The decompressed bytes of a file in pieces of about a megabyte. Raises DataError where the file is truncated
-    or not of the compression its name says."""
+    """Yield the decompressed bytes of a file in pieces of about a megabyte. Raises DataError if the file is truncated,
+    or not compressed as its name says."""
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
         if source.begin is not None:
@@ -336,7 +345,8 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
         if source.address.endswith(".zst"):
             import zstandard
 
-            # Frame by frame and by hand: the library's stream reader takes a truncated frame for the end of the file.
+            # We decode frame by frame, because the library's stream reader treats a truncated frame as the end of the
+            # file.
             decoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
             yield from _frames(raw, source.address, "zstd", decoder, zstandard.ZstdError)
         elif source.address.endswith(".gz"):
@@ -346,7 +356,7 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
 
 
 def _raw_chunks(file: BinaryIO, address: str, left: int | None, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
-    """The next `left` bytes of a file; None: all."""
+    """Yield the next `left` bytes of a file, or all if it is None."""
     while left is None or left > 0:
         with explained_read_errors(address):
             chunk = file.read(size if left is None else min(size, left))
@@ -371,12 +381,12 @@ def _frames(
                 plain = frame.decompress(chunk)
             except failure as error:
                 raise DataError(
-                    f"{address}: not {kind} data, or damaged, before byte {num_read} ({num_plain} bytes decompressed)\n"
-                    f"  the decompressor says: {error}\n"
+                    f"{address} is not {kind} data or is damaged, before byte {num_read} ({num_plain} bytes "
+                    f"decompressed)\n  the decompressor reports: {error}\n"
                     f"  {_FETCH_AGAIN}"
                 ) from error
             chunk = b""
-            # Several frames may follow each other, as parallel compressors and `cat` leave them.
+            # There may be several frames: parallel compressors and `cat` write them.
             if frame.eof:
                 chunk, frame = frame.unused_data, None
             num_plain += len(plain)
@@ -384,16 +394,16 @@ def _frames(
                 yield plain
     if frame is not None:
         raise DataError(
-            f"{address}: truncated; the {kind} stream breaks off at byte {num_read} ({num_plain} bytes decompressed)\n"
+            f"{address} is truncated: the {kind} stream ends at byte {num_read} ({num_plain} bytes decompressed)\n"
             f"  {_FETCH_AGAIN}"
         )
 
 
 def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    r"""Lines cut at \n, without it. What follows the last \n is a line only if it is not empty."""
+    r"""Yield lines without their \n. The rest after the last \n is a line only if it is not empty."""
     rest: list[bytes] = []
     for chunk in chunks:
-        # `first` ends the line that the chunk before began.
+        # `first` is the end of the line that the previous chunk began.
         first, *lines = chunk.split(b"\n")
         rest.append(first)
         if lines:
@@ -405,7 +415,7 @@ def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    r"""Chunks that end with \n (put behind the last where it lacks), with the number of their first line."""
+    r"""Yield chunks that end with \n (added to the last chunk if missing), and the number of their first line."""
     rest: list[bytes] = []
     number = 1
     for chunk in chunks:

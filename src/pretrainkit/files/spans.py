@@ -1,8 +1,8 @@
-"""Cuts large files into stretches, so that several workers can share one file: JSONL at whole lines, dumps of Wikipedia
-where a bz2 stream begins, or anywhere if they are plain.
+"""Cut large files into spans, so that several workers can share one file. JSONL is cut at the ends of lines, Wikipedia
+dumps at the beginning of a bz2 stream, or anywhere if they are not compressed.
 
-Only files that can be cut without reading them whole: local; JSONL not compressed, one object per line. Where cuts lie
-follows from the file alone, never from the workers.
+Only files that can be cut without reading all of them are cut: local files, and JSONL only if it is not compressed and
+has one object per line. The cuts depend only on the file, not on the workers.
 """
 
 import json
@@ -20,43 +20,43 @@ SPAN_BYTES = 64_000_000
 _TRIED_LINES = 8
 _READ_BYTES = 1 << 20
 STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
-"""Start of a bz2 stream with its first block, or with its end if it is empty."""
+"""Beginning of a bz2 stream: its header with the mark of its first block, or of its end if it is empty."""
 _MARK_BYTES = 10
 """Maximum length of the mark."""
 
 
 def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFile]:
-    """Return the file itself, or stretches of about `span_bytes` if it is at least twice as large.
+    """Return the file itself, or spans of about `span_bytes` if it is at least twice as large.
 
-    A cut of JSONL needs two neighbouring lines that are a whole JSON object each. Inside a value that spans lines a
-    comma would stand between them, so no value is ever cut. A page of a dump belongs to the stretch in which it begins,
-    so a plain dump can be cut anywhere.
+    JSONL is cut only between two neighbouring lines that are complete JSON objects. Within a value of several lines,
+    there would be a comma between them, so no value is ever cut. A page of a dump belongs to the span in which it
+    begins, so a plain dump can be cut anywhere.
     """
     num = source.num_bytes // span_bytes
     can_cut = source.format in ("jsonl", "dump") and not source.address.endswith((".zst", ".gz"))
     if num < 2 or not can_cut or "://" in source.address:
         return [source]
     places = [source.num_bytes * index // num for index in range(1, num + 1)]
-    found: Iterable[int | None] = places
+    possible: Iterable[int | None] = places
     with open_source(source.address) as file:
         if source.format == "jsonl":
-            found = [_line_start(file, place) for place in places[:-1]]
+            possible = [_line_start(file, place) for place in places[:-1]]
         elif source.address.endswith(".bz2"):
-            found = [_stream_start(file, place, stop) for place, stop in pairwise(places)]
-    cuts = sorted({0, *(cut for cut in found if cut is not None), source.num_bytes})
+            possible = [_stream_start(file, place, stop) for place, stop in pairwise(places)]
+    cuts = sorted({0, *(cut for cut in possible if cut is not None), source.num_bytes})
     if len(cuts) == 2:
         return [source]
     return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(cuts)]
 
 
 def next_stream(file: BinaryIO, chunk: bytes, place: int, stop: int | None = None) -> tuple[bytes, int]:
-    """Bytes from where the next bz2 stream begins, and that place; no bytes: none begins before `stop` (None: the end
-    of the file). `chunk` was read at `place`, and the file stands behind it."""
+    """Return the bytes from the beginning of the next bz2 stream, and its offset. The bytes are empty if no stream
+    begins before `stop` (None: the end of the file). `chunk` was read at `place`; the file's position is after it."""
     while True:
-        if found := STREAM_MARK.search(chunk):
-            start = place + found.start()
-            return (chunk[found.start() :] if stop is None or start < stop else b""), start
-        # A mark may lie across two reads.
+        if match := STREAM_MARK.search(chunk):
+            start = place + match.start()
+            return (chunk[match.start() :] if stop is None or start < stop else b""), start
+        # A mark may be split over two reads.
         kept = chunk[-_MARK_BYTES:]
         place += len(chunk) - len(kept)
         more = file.read(_READ_BYTES) if stop is None or place < stop else b""
@@ -95,8 +95,8 @@ def _is_object(line: bytes) -> bool:
 def group_sources(
     sources: Sequence[SourceFile], group_bytes: int = SPAN_BYTES, span_bytes: int = SPAN_BYTES
 ) -> list[list[tuple[int, SourceFile]]]:
-    """Return files, or stretches of files, with the index of the file, in groups of neighbours of about `group_bytes`.
-    The groups do not depend on the number of workers."""
+    """Return files, or spans of files, with the index of the file, in groups of neighbours of about `group_bytes`. The
+    groups do not depend on the number of workers."""
     groups: list[list[tuple[int, SourceFile]]] = []
     size = group_bytes
     for index, source in enumerate(sources):
@@ -111,14 +111,14 @@ def group_sources(
 
 @dataclass(frozen=True)
 class GroupTask:
-    """A group of files to be read by one task of a stage."""
+    """A group of files that one task of a stage reads."""
 
     sources: tuple[tuple[int, SourceFile], ...]
-    """With the index of each file in the whole input."""
+    """The files or spans, each with the index of the file in the whole input."""
     folder: Path
-    """For what comes of them, and the record that it is finished."""
+    """Folder for the results and the record of the finished task."""
     key: str
-    """Fingerprint of everything that decides what comes of them."""
+    """Fingerprint of everything that decides the results."""
 
     @property
     def num_bytes(self) -> int:
@@ -128,8 +128,8 @@ class GroupTask:
 def group_tasks(
     groups: Sequence[Sequence[tuple[int, SourceFile]]], work: Path, name: str, choices: Sequence[Any]
 ) -> list[GroupTask]:
-    """A task for each of these groups, in the folders `NAME-00000` … of `work`; `choices` are JSON that decides what
-    comes of the files, besides their content."""
+    """Return a task for each group, in the folders `NAME-00000` … of `work`. `choices` are JSON values that, besides
+    the content of the files, decide the results."""
     return [
         GroupTask(
             tuple(group),

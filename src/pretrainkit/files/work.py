@@ -14,12 +14,14 @@ from pretrainkit.files.manifest import atomic_file, explained_write_errors
 
 @contextmanager
 def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[Path]:
-    """Makes or reopens the folder `work` for `output`, locked against a second process. `plan` is JSON that must be
-    equal for an earlier attempt to be continued. An exception leaves the folder in place only if some task in it is
-    finished (`*/task.json`), for the next attempt. Raises DataError where it holds an attempt with another plan, is
-    in use, or cannot be written."""
+    """Create or reopen the folder `work` for `output`, locked against other processes.
+
+    `plan` is JSON. An earlier attempt is continued only if its plan is equal. After an exception, the folder is kept
+    for the next attempt only if some task in it is finished (`*/task.json`). Raises DataError if the folder has an
+    attempt with another plan, is in use, or cannot be written.
+    """
     plan = json.loads(json.dumps(plan))
-    made = [folder for folder in (work, *work.parents) if not folder.exists()]
+    created = [folder for folder in (work, *work.parents) if not folder.exists()]
     with explained_write_errors(work):
         work.mkdir(parents=True, exist_ok=True)
         lock_file = open(work / "lock", "w")  # noqa: SIM115 - held until the end
@@ -29,44 +31,44 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
         plan_path = work / "plan.json"
         if plan_path.exists() and json.loads(plan_path.read_bytes()) != plan:
             raise DataError(
-                f"{output} was begun from other input or with other settings and is not finished\n"
-                f"  to finish it, run that command again; to give it up, remove {work} or name another --out"
+                f"{output} was started from other input or with other settings and is not finished\n"
+                f"  to finish it, run that command again; to discard it, remove {work}; or name another --out"
             )
         try:
             with atomic_file(plan_path) as file:
                 file.write(json.dumps(plan).encode())
             yield work
-        except BaseException:  # also Ctrl-C: an attempt without finished tasks leaves nothing; it is raised on
+        except BaseException:  # also Ctrl-C: an attempt without finished tasks leaves nothing
             if not any(work.glob("*/task.json")):
                 shutil.rmtree(work, ignore_errors=True)
-                for folder in made:
+                for folder in created:
                     if folder.is_dir() and not any(folder.iterdir()):
                         folder.rmdir()
             raise
 
 
 def record_finished(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Makes the task whose folder this is count as finished; returns `result`, which holds its "key"."""
+    """Mark the task with this folder as finished. Return `result`, which has the task's fingerprint as "key"."""
     with atomic_file(folder / "task.json") as file:
         file.write(json.dumps(result).encode())
     return result
 
 
 def finished_task(folder: Path, key: str) -> dict[str, Any] | None:
-    """Return the record of a finished task; None if it is not finished or differs."""
+    """Return the record of a finished task; None if it is not finished or has another key."""
     try:
-        noted = json.loads((folder / "task.json").read_bytes())
+        record = json.loads((folder / "task.json").read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return noted if isinstance(noted, dict) and noted.get("key") == key else None
+    return record if isinstance(record, dict) and record.get("key") == key else None
 
 
 def lock(file: IO[Any] | int) -> bool | None:
-    """Lock an open file, or a folder by its descriptor, against other processes until it is closed. True: done. False:
-    another process has it. None: nobody can, on this system or this disk."""
+    """Lock an open file, or a folder by its descriptor, against other processes until it is closed. Return True if it
+    is locked, False if another process has the lock, and None if this system or disk does not support locks."""
     try:
         import fcntl
-    except ImportError:  # not a Unix: two writers of one output are then the user's care
+    except ImportError:  # not Unix: the user must then avoid two writers of one output
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,1 +1,1 @@
-"""Files of other systems, read with NumPy alone: TFRecord, TensorFlow's checkpoints, zarr, Flax's MessagePack."""
+"""Read files of other systems with NumPy alone: TFRecord, TensorFlow's checkpoints, zarr, Flax's MessagePack."""

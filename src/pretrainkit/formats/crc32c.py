@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), as TensorFlow's files and TensorStore use it, in NumPy: many pieces at once, or one long one.
+"""CRC-32C (Castagnoli) in NumPy, for many pieces at once or one long one. TensorFlow's files and TensorStore use it.
 
-The polynomial is 0x1EDC6F41 (RFC 3720), here with its bits in reverse. A CRC is linear in the register, so pieces of
-one text can be worked on side by side and their registers put together afterwards.
+The polynomial is 0x1EDC6F41 (RFC 3720), here with reversed bits. A CRC is linear in the register, so pieces of one text
+can be processed in parallel and their registers combined afterwards.
 
 Dimensions: N pieces.
 """
@@ -22,29 +22,31 @@ Registers = NDArray[np.uint32]
 
 
 def crc32c(data: bytes | memoryview | Bytes) -> int:
+    """Return the CRC of `data`."""
     raw = np.frombuffer(data, np.uint8)
     num_lanes = min(1 << (len(raw) // _LANE_BYTES).bit_length(), _MAX_LANES)
     size = len(raw) // num_lanes
     crcs = crc32c_of_pieces(raw, np.arange(num_lanes) * size, np.full(num_lanes, size))
-    # Two neighbours become one: the CRC of the left lane, moved over the right one's bytes, and that of the right.
-    behind = _behind_zeros(size)
+    # Combine neighbours: shift the CRC of the left lane over the bytes of the right lane, and add the right lane's CRC.
+    shift = _shift_over_zeros(size)
     while len(crcs) > 1:
-        crcs = _times(behind, crcs[::2]) ^ crcs[1::2]
-        behind = _times(behind, behind)
+        crcs = _apply_map(shift, crcs[::2]) ^ crcs[1::2]
+        shift = _apply_map(shift, shift)
     if len(rest := raw[size * num_lanes :]):
-        crcs = _times(_behind_zeros(len(rest)), crcs) ^ np.uint32(crc32c(rest))
+        crcs = _apply_map(_shift_over_zeros(len(rest)), crcs) ^ np.uint32(crc32c(rest))
     return int(crcs[0])
 
 
 def masked(crcs: Any) -> Any:
-    """A CRC, or uint32 (N,), as TensorFlow stores it: turned and moved, as a CRC of a text with its CRC says little."""
-    # An int grows to the left and is cut to 32 bits in the end; uint32 loses these bits on the way.
+    """Mask a CRC, or uint32 (N,), as TensorFlow stores it: rotated, plus a constant. A CRC of data that contains CRCs
+    would otherwise detect few errors."""
+    # A Python int is cut to 32 bits at the end; uint32 drops higher bits at each operation.
     return (((crcs >> 15) | (crcs << 17)) + _MASK_DELTA) & _ONES
 
 
 def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> Registers:
-    """(N,) the CRCs of the pieces of `data` with these offsets and sizes in bytes."""
-    # Longest first: then the pieces that still have a next word of 8 bytes are always the first `num_active` ones.
+    """Return the (N,) CRCs of the pieces of `data` with these offsets and sizes in bytes."""
+    # Longest pieces first, so that the pieces with another word of 8 bytes are always the first `num_active` ones.
     order = np.argsort(-sizes, kind="stable")
     begins, sizes = begins[order], sizes[order]
     registers = np.full(len(sizes), _ONES, np.uint32)
@@ -61,50 +63,50 @@ def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.i
         place = begins[chosen] + 8 * words[chosen] + byte
         own = registers[chosen]
         registers[chosen] = tables[0][(own ^ data[place]) & 255] ^ (own >> 8)
-    found = np.empty_like(registers)
-    found[order] = registers ^ _ONES
-    return found
+    crcs = np.empty_like(registers)
+    crcs[order] = registers ^ _ONES
+    return crcs
 
 
 def _word(tables: NDArray[np.uint32], registers: Registers, eight: list[Bytes]) -> Registers:
-    """The registers after eight bytes each ("slicing by 8")."""
+    """Return the registers after eight more bytes each ("slicing by 8")."""
     low = registers & 255
-    found = tables[7][low ^ eight[0]]
+    updated = tables[7][low ^ eight[0]]
     for byte in (1, 2, 3):
-        found ^= tables[7 - byte][((registers >> 8 * byte) & 255) ^ eight[byte]]
+        updated ^= tables[7 - byte][((registers >> 8 * byte) & 255) ^ eight[byte]]
     for byte in range(4, 8):
-        found ^= tables[7 - byte][eight[byte]]
-    return found
+        updated ^= tables[7 - byte][eight[byte]]
+    return updated
 
 
 @cache
 def _tables() -> NDArray[np.uint32]:
-    """(8, 256): table k gives the register of a byte with k bytes of zeros behind it."""
+    """Return (8, 256): table k has the register after a byte and k zero bytes."""
     first = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         first = (first >> np.uint32(1)) ^ np.where(first & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
-    found = [first]
+    tables = [first]
     for _ in range(7):
-        found.append(first[found[-1] & 255] ^ (found[-1] >> 8))
-    return np.stack(found)
+        tables.append(first[tables[-1] & 255] ^ (tables[-1] >> 8))
+    return np.stack(tables)
 
 
-def _behind_zeros(num_bytes: int) -> Registers:
+def _shift_over_zeros(num_bytes: int) -> Registers:
     """Return the linear map of a register over `num_bytes` zero bytes: uint32 (32,), the images of the bits."""
-    step = np.uint32(1) << np.arange(32, dtype=np.uint32)  # each bit alone
+    step = np.uint32(1) << np.arange(32, dtype=np.uint32)  # each bit separately
     step = _tables()[0][step & 255] ^ (step >> 8)
-    found = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    images = np.uint32(1) << np.arange(32, dtype=np.uint32)
     while num_bytes:  # powers by squaring
         if num_bytes & 1:
-            found = _times(step, found)
-        step = _times(step, step)
+            images = _apply_map(step, images)
+        step = _apply_map(step, step)
         num_bytes >>= 1
-    return found
+    return images
 
 
-def _times(images: Registers, registers: Registers) -> Registers:
-    """A linear map, as the images of the bits, of each register."""
-    found = np.zeros_like(registers)
+def _apply_map(images: Registers, registers: Registers) -> Registers:
+    """Apply a linear map, given as the images of the bits, to each register."""
+    mapped = np.zeros_like(registers)
     for bit in range(32):
-        found ^= np.where(registers >> bit & 1, images[bit], np.uint32(0))
-    return found
+        mapped ^= np.where(registers >> bit & 1, images[bit], np.uint32(0))
+    return mapped

@@ -1,8 +1,8 @@
-"""Reads the arrays of a Flax checkpoint, which is one MessagePack value, without running anything that is in it.
+"""Read the arrays of a Flax checkpoint, which is one MessagePack value, without executing any of its content.
 
 Sources: https://github.com/msgpack/msgpack/blob/master/spec.md; the extension types are those of
-https://github.com/google/flax/blob/main/flax/serialization.py: 1 an array and 3 a NumPy scalar, both as
-[shape, dtype, bytes]; 2 a complex number, which no model has. Arrays of more than a gigabyte are maps of pieces.
+https://github.com/google/flax/blob/main/flax/serialization.py: 1 is an array and 3 a NumPy scalar, both as
+[shape, dtype, bytes]; 2 is a complex number, which no model has. Arrays of more than a gigabyte are maps of pieces.
 """
 
 import struct
@@ -25,8 +25,8 @@ _CHUNKED = "__msgpack_chunked_array__"
 
 
 def read_flax(path: Path) -> Any:
-    """The tree of a checkpoint: dicts with text keys, arrays (views of the file's bytes; bfloat16 as float32),
-    numbers. Raises CheckpointError where it cannot be read, is truncated, or is something else."""
+    """Read the tree of a checkpoint: dicts with text keys, arrays (views of the file's bytes; bfloat16 as float32) and
+    numbers. Raises CheckpointError if the file cannot be read, is truncated, or is not a Flax checkpoint."""
     try:
         reader = _Reader(memoryview(path.read_bytes()))
         tree = reader.value()
@@ -34,21 +34,21 @@ def read_flax(path: Path) -> Any:
             raise ValueError(f"{len(reader.data) - reader.place} bytes follow the value")
     except (OSError, ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is not a whole Flax checkpoint: {error}\n  copy it again; it is one file"
+            f"{path} is not a complete Flax checkpoint: {error}\n  copy it again; it is one file"
         ) from error
     return tree
 
 
 def flat_arrays(tree: Any) -> dict[str, NDArray[Any]]:
-    """The arrays of a tree under their keys joined by "/"."""
+    """Return the arrays of a tree by their path, with keys joined by "/"."""
     if not isinstance(tree, dict):
         return {}
-    found = {}
+    arrays = {}
     for key, value in tree.items():
         if isinstance(value, np.ndarray):
-            found[key] = value
-        found |= {f"{key}/{name}": array for name, array in flat_arrays(value).items()}
-    return found
+            arrays[key] = value
+        arrays |= {f"{key}/{name}": array for name, array in flat_arrays(value).items()}
+    return arrays
 
 
 class _Reader:
@@ -59,7 +59,7 @@ class _Reader:
     def _take(self, num_bytes: int) -> memoryview:
         taken = self.data[self.place : self.place + num_bytes]
         if len(taken) != num_bytes:
-            raise ValueError(f"it ends at byte {len(self.data)}, {num_bytes - len(taken)} bytes too early")
+            raise ValueError(f"the file ends at byte {len(self.data)}, {num_bytes - len(taken)} bytes too early")
         self.place += num_bytes
         return taken
 
@@ -68,7 +68,7 @@ class _Reader:
 
     def value(self) -> Any:
         mark = self._number(">B")
-        if mark < 0x80 or mark >= 0xE0:  # small numbers are their own mark, negative ones in two's complement
+        if mark < 0x80 or mark >= 0xE0:  # the mark is a small number itself, in two's complement if negative
             return mark if mark < 0x80 else mark - 256
         if mark < 0x90:
             return self._map(mark & 15)
@@ -92,25 +92,25 @@ class _Reader:
             return [self.value() for _ in range(self._number(_LENGTHS[mark - 0xDB]))]
         if mark in (0xDE, 0xDF):
             return self._map(self._number(_LENGTHS[mark - 0xDD]))
-        raise ValueError(f"byte {self.place - 1} is 0x{mark:02x}, which begins no value")
+        raise ValueError(f"byte {self.place - 1} is 0x{mark:02x}, which does not begin a value")
 
     def _map(self, num: int) -> dict[str, Any] | NDArray[Any]:
         tree = {self._key(): self.value() for _ in range(num)}
         if _CHUNKED not in tree:
             return tree
-        # Lists became maps of their places.
+        # Flax stores lists as maps with their indices as keys.
         shape, pieces = ([part[str(place)] for place in range(len(part))] for part in (tree["shape"], tree["chunks"]))
         return np.concatenate([piece.reshape(-1) for piece in pieces]).reshape(shape)
 
     def _key(self) -> str:
         key = self.value()
         if not isinstance(key, str):
-            raise ValueError(f"byte {self.place} ends a key that is no text")
+            raise ValueError(f"the key before byte {self.place} is not text")
         return key
 
     def _extension(self, num_bytes: int) -> NDArray[Any]:
         kind, inside = self._number(">b"), _Reader(self._take(num_bytes))
         if kind not in (_ARRAY, _SCALAR):
-            raise ValueError(f"it holds a value of Flax's type {kind}, which is no array")
+            raise ValueError(f"it contains a value of Flax's type {kind}, which is not an array")
         shape, dtype, content = inside.value()
         return array_of(content, str(dtype), tuple(shape))

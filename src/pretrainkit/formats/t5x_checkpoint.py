@@ -1,11 +1,11 @@
-"""Checkpoints of T5X and of Orbax, with which newer versions of T5X write. TensorStore reads their arrays.
+"""Read checkpoints of T5X and of Orbax, which newer versions of T5X use. TensorStore reads their arrays.
 
-T5X writes a folder with the MessagePack file `checkpoint`. Small arrays are in that file; of a large one it has a
-TensorStore spec, and the array is in a folder beside it, named by the path with dots:
-`target.encoder.layers_0.attention.query.kernel`. Version 2 kept bfloat16 as uint16.
+T5X writes a folder with the MessagePack file `checkpoint`. Small arrays are in that file. For a large array, the file
+has a TensorStore spec, and the array is in a folder next to it, named by the path with dots:
+`target.encoder.layers_0.attention.query.kernel`. Version 2 stored bfloat16 as uint16.
 
-Orbax writes `checkpoint_1000/state/` with all arrays in one OCDBT store (`manifest.ocdbt` and data files), or in a
-folder each. No spec of a file is opened as it is, because it may name any place: only folders of the checkpoint are.
+Orbax writes `checkpoint_1000/state/` with all arrays in one OCDBT store (`manifest.ocdbt` and data files), or in one
+folder per array. A spec may name any path, so it is never opened directly: only folders of the checkpoint are opened.
 
 Sources: https://github.com/google-research/t5x/blob/main/t5x/checkpoints.py,
 https://orbax.readthedocs.io/en/latest/guides/checkpoint/checkpoint_format.html.
@@ -31,13 +31,12 @@ _UNREADABLE = (ValueError, KeyError, OSError, NotImplementedError)
 
 
 class T5xCheckpoint(Mapping[str, NDArray[Any]]):
-    """The arrays of a checkpoint by path: `target/encoder/encoder_norm/scale`, `state/step`; read when asked for.
-
-    bfloat16 comes as float32.
+    """The arrays of a checkpoint by path, such as `target/encoder/encoder_norm/scale` or `state/step`. An array is read
+    when it is accessed. bfloat16 is converted to float32.
     """
 
     def __init__(self, folder: Path, leaves: dict[str, Any], *, may_pack_bfloat16: bool) -> None:
-        """`leaves`: an array or number by path, or the TensorStore spec of the place where it is stored."""
+        """`leaves`: arrays and numbers by path, or the TensorStore specs of the places where they are stored."""
         self.folder, self._leaves, self._may_pack_bfloat16 = folder, leaves, may_pack_bfloat16
 
     def __iter__(self) -> Iterator[str]:
@@ -47,19 +46,19 @@ class T5xCheckpoint(Mapping[str, NDArray[Any]]):
         return len(self._leaves)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Raises KeyError, and CheckpointError where an array is missing or damaged."""
+        """Read an array. Raises KeyError if there is none, and CheckpointError if its file is missing or damaged."""
         leaf = self._leaves[name]
         try:
-            found = np.asarray(_read_zarr(leaf) if isinstance(leaf, dict) else leaf)
+            array = np.asarray(_read_zarr(leaf) if isinstance(leaf, dict) else leaf)
         except _UNREADABLE as error:
             raise _damaged(f"{name} of {self.folder}", error) from error
-        return from_bfloat16(found) if self._may_pack_bfloat16 and found.dtype == np.uint16 else found
+        return from_bfloat16(array) if self._may_pack_bfloat16 and array.dtype == np.uint16 else array
 
 
 def open_t5x(path: Path) -> T5xCheckpoint:
-    """The arrays of a checkpoint, whether T5X or Orbax wrote it. `path` is the folder `checkpoint_1000000`, a file
-    in it, or a run's folder, of which the newest checkpoint is taken. Raises CheckpointError where there is none, or
-    it is damaged, and MissingPackageError where TensorStore is needed and not installed."""
+    """Open a checkpoint that T5X or Orbax wrote. `path` is the folder `checkpoint_1000000`, a file in it, or a run's
+    folder, whose newest checkpoint is opened. Raises CheckpointError if there is none or it is damaged, and
+    MissingPackageError if TensorStore is needed but not installed."""
     if path.is_file():
         return open_t5x(path.parent)
     for folder in (path, path / "state"):
@@ -67,20 +66,21 @@ def open_t5x(path: Path) -> T5xCheckpoint:
             tree = read_flax(folder / "checkpoint")
             if not isinstance(tree, dict) or "optimizer" not in tree:
                 raise CheckpointError(
-                    f"{folder / 'checkpoint'} is no checkpoint of T5X: it has no 'optimizer'\n"
+                    f"{folder / 'checkpoint'} is not a T5X checkpoint: it has no 'optimizer'\n"
                     "  files of other systems are read with another --format"
                 )
             return T5xCheckpoint(folder, dict(_leaves(tree["optimizer"], (), folder)), may_pack_bfloat16=True)
         if (folder / _MANIFEST).is_file():
             return T5xCheckpoint(folder, _ocdbt_leaves(folder), may_pack_bfloat16=False)
         if arrays := sorted(folder.glob(f"*/{_ZARRAY}")):
-            leaves = {one.parent.name.replace(".", "/"): _file_spec(one.parent) for one in arrays}
+            leaves = {file.parent.name.replace(".", "/"): _file_spec(file.parent) for file in arrays}
             return T5xCheckpoint(folder, leaves, may_pack_bfloat16=False)
-    steps = {int(found[1]): one for one in path.glob("checkpoint_*") if (found := _STEP.fullmatch(one.name))}
+    folders = path.glob("checkpoint_*")
+    steps = {int(match[1]): folder for folder in folders if (match := _STEP.fullmatch(folder.name))}
     if not steps:
         raise CheckpointError(
-            f"{path} is no checkpoint of T5X: it has no file `checkpoint` or `{_MANIFEST}`, and no folders "
-            "`checkpoint_STEP`\n  give the folder of one step, copied as a whole"
+            f"{path} is not a T5X checkpoint: it has no file `checkpoint` or `{_MANIFEST}`, and no folders "
+            "`checkpoint_STEP`\n  give the complete folder of one step"
         )
     return open_t5x(steps[max(steps)])
 
@@ -89,7 +89,7 @@ def _leaves(tree: Any, path: tuple[str, ...], folder: Path) -> Iterator[tuple[st
     if isinstance(tree, (int, float, np.ndarray)):
         yield "/".join(path), tree
     elif isinstance(tree, dict) and "driver" in tree and ("kvstore" in tree or "path" in tree):
-        # What the spec has before its last name was a place on the machine that wrote it.
+        # The path before the last name was on the machine that wrote the checkpoint.
         where = tree.get("kvstore", tree).get("path", "")
         named = folder / Path(where.rstrip("/")).name
         yield "/".join(path), _file_spec(named if where and named.is_dir() else folder / ".".join(path))
@@ -118,14 +118,14 @@ def _read_zarr(place: dict[str, Any]) -> Any:
     if place["driver"] == "file" and not Path(place["path"], _ZARRAY).is_file():
         raise ValueError(f"it has no {_ZARRAY}")
     spec = {"driver": "zarr", "kvstore": place}
-    found = np.asarray(_tensorstore().open(spec, open=True, read=True).result().read().result())
-    # NumPy itself has no bfloat16: TensorStore gives a type of the package ml_dtypes.
-    return found.astype(np.float32) if found.dtype.name == "bfloat16" else found
+    array = np.asarray(_tensorstore().open(spec, open=True, read=True).result().read().result())
+    # NumPy itself has no bfloat16. TensorStore returns the type of the package ml_dtypes.
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
-def _damaged(what: str, error: Exception) -> CheckpointError:
+def _damaged(subject: str, error: Exception) -> CheckpointError:
     reason = str(error).partition(" [source locations")[0]
-    return CheckpointError(f"{what} cannot be read: {reason}\n  copy the whole folder again")
+    return CheckpointError(f"{subject} cannot be read: {reason}\n  copy the whole folder again")
 
 
 def _tensorstore() -> ModuleType:

@@ -1,7 +1,7 @@
-"""TensorFlow's sorted tables (SSTables, the format of LevelDB): what the index of a checkpoint is kept in.
+"""Read TensorFlow's sorted tables (SSTables, the format of LevelDB), which store the index of a checkpoint.
 
-A file is blocks, each with a byte for its compression and a masked CRC behind it; the last 48 bytes say where the block
-of the index lies. Within a block every key is written as what differs from the key before.
+A file consists of blocks, each followed by a byte for its compression and a masked CRC. The last 48 bytes locate the
+index block. Within a block, keys are delta-encoded: each key stores only its difference from the previous key.
 
 Source: https://github.com/google/leveldb/blob/main/doc/table_format.md.
 """
@@ -19,6 +19,7 @@ _PLAIN, _SNAPPY = 0, 1
 
 
 def mapped(path: Path) -> memoryview:
+    """Map a file into memory."""
     with open(path, "rb") as file:
         if not path.stat().st_size:
             return memoryview(b"")
@@ -26,32 +27,32 @@ def mapped(path: Path) -> memoryview:
 
 
 def table_items(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """(key, value) of a whole table, sorted by key. Raises ValueError where it is no table, is cut off, or a
-    checksum is wrong."""
+    """Yield (key, value) of a table, sorted by key. Raises ValueError if `data` is not a table, is truncated, or has a
+    wrong checksum."""
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
-        raise ValueError("it does not end as a table of TensorFlow does")
+        raise ValueError("it does not end like a TensorFlow table")
     footer = data[-_FOOTER_BYTES:]
     place = 0
-    for _ in range(2):  # the handle of the meta index, which nobody writes anything into
+    for _ in range(2):  # skip the handle of the meta index, which is always empty
         _, place = _varint(footer, place)
     for _, handle in _entries(_block(data, footer[place:])):
         yield from _entries(_block(data, handle))
 
 
 def _block(data: memoryview, handle: memoryview) -> memoryview:
-    """The content of the block at a handle: offset and size."""
+    """Return the content of the block at a handle (offset and size)."""
     offset, place = _varint(handle, 0)
     size, _ = _varint(handle, place)
     whole = data[offset : offset + size + _TRAILER_BYTES]
     if len(whole) != size + _TRAILER_BYTES:
-        raise ValueError(f"the block at byte {offset} is cut off")
+        raise ValueError(f"the block at byte {offset} is truncated")
     content, kind = whole[:size], whole[size]
     if masked(crc32c(whole[: size + 1])) != struct.unpack("<I", whole[size + 1 :])[0]:
         raise ValueError(f"the block at byte {offset} has a wrong checksum")
     if kind == _PLAIN:
         return content
     if kind != _SNAPPY:
-        raise ValueError(f"the block at byte {offset} is compressed in an unknown way: {kind}")
+        raise ValueError(f"the block at byte {offset} has an unknown compression: {kind}")
     import pyarrow
 
     size, _ = _varint(content, 0)
@@ -62,8 +63,12 @@ def _block(data: memoryview, handle: memoryview) -> memoryview:
 
 
 def _entries(block: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """Each is: how many bytes are shared with the key before, how many more the key has, how many the value; then those
-    two. Behind them lie offsets to start from (uint32) and how many there are."""
+    """Yield the entries of a block.
+
+    An entry has three numbers, the rest of the key and the value. The numbers are: how many bytes the key shares with
+    the previous key, the length of its rest, and the length of the value. After the entries come restart offsets
+    (uint32) and their number.
+    """
     (num_restarts,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 * (num_restarts + 1)
     place, key = 0, b""
@@ -78,10 +83,11 @@ def _entries(block: memoryview) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    """(the unsigned number that begins at `place`, where the next value begins). Raises ValueError where it does not
+    """Return the unsigned number that begins at `place`, and the place after it. Raises ValueError if it does not
     end."""
     number = 0
-    for shift in range(0, 70, 7):  # seven bits in each byte, the lowest first; all but the last have the highest bit
+    # Each byte has seven bits, the lowest first. The highest bit is set in all bytes except the last.
+    for shift in range(0, 70, 7):
         if place >= len(data):
             break
         byte = data[place]

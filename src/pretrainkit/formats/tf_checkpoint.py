@@ -1,7 +1,7 @@
-"""TensorFlow's checkpoints without TensorFlow: named arrays.
+"""Read the named arrays of TensorFlow's checkpoints without TensorFlow.
 
-Version 2 ("tensor bundle"): `PREFIX.index`, a table of names to where each array lies, and `PREFIX.data-00000-of-00002`
-with their elements. Version 1: tables `PREFIX`, or `PREFIX-00000-of-00002`, that hold slices of the arrays themselves.
+Version 2 ("tensor bundle"): `PREFIX.index` is a table of names and places of the arrays; `PREFIX.data-00000-of-00002`
+has their elements. Version 1: tables `PREFIX`, or `PREFIX-00000-of-00002`, contain slices of the arrays.
 
 Source: tensorflow/core/protobuf/{tensor_bundle,saved_tensor_slice}.proto, tensorflow/core/util/tensor_bundle.
 """
@@ -24,40 +24,40 @@ from pretrainkit.formats.tf_messages import BFLOAT16, array_of, as_index, numpy_
 
 @dataclass
 class SavedArray:
-    """An array of version 1 and the slices that were found of it."""
+    """An array of version 1 with its slices in the files."""
 
     shape: tuple[int, ...]
     dtype: int
     """Code of a DataType."""
     parts: list[memoryview] = field(default_factory=list)
-    """A message SavedTensorSlices each, with one slice; parsed when the array is read."""
+    """Messages SavedTensorSlices with one slice each; parsed when the array is read."""
 
     def array(self) -> NDArray[Any]:
-        """Put together; bfloat16 as float32. Raises ValueError where parts are missing."""
+        """Assemble the array; bfloat16 becomes float32. Raises ValueError if parts are missing."""
         if not self.parts:
-            raise ValueError("none of its parts is there")
+            raise ValueError("all of its parts are missing")
         saved = [parse("SavedTensorSlices", part).data for part in self.parts]
-        arrays = [(as_index(one.slice), _elements(one.data, numpy_dtype(self.dtype))) for one in saved]
+        arrays = [(as_index(part.slice), _elements(part.data, numpy_dtype(self.dtype))) for part in saved]
         whole = np.empty(self.shape, arrays[0][1].dtype)
         num_filled = 0
         for place, flat in arrays:
             target = whole[place]
             num_filled += target.size
-            # A part with a single element has it for all of its places.
+            # A part with a single element has this value everywhere.
             whole[place] = np.broadcast_to(flat, target.size).reshape(target.shape)
         if num_filled != whole.size:
-            raise ValueError(f"{num_filled} of {whole.size} elements are there")
+            raise ValueError(f"only {num_filled} of {whole.size} elements exist")
         return whole
 
 
 def read_tables(paths: list[Path]) -> dict[str, SavedArray]:
-    """The arrays of some files. Raises ValueError where they are no tables, or damaged."""
+    """Return the arrays of the tables in these files. Raises ValueError if they are not tables, or are damaged."""
     saved: dict[str, SavedArray] = {}
     for path in paths:
         for _, value in table_items(mapped(path)):
             message = parse("SavedTensorSlices", value)
-            for one in message.meta.tensor:  # in the table's first entry, whose key is empty
-                saved.setdefault(one.name, SavedArray(_shape(one), one.type))
+            for meta in message.meta.tensor:  # in the table's first entry, whose key is empty
+                saved.setdefault(meta.name, SavedArray(_shape(meta), meta.type))
             if message.HasField("data"):
                 if message.data.name not in saved:
                     raise ValueError(f"{message.data.name} is not in the list of {path.name}")
@@ -66,10 +66,10 @@ def read_tables(paths: list[Path]) -> dict[str, SavedArray]:
 
 
 def _elements(tensor: Any, dtype: str) -> NDArray[Any]:
-    """The elements of a message Tensor, flat; fewer than the shape has where the last one stands for the rest."""
+    """Return the flat elements of a message Tensor. There may be fewer than the shape has: the last one is repeated."""
     if tensor.tensor_content:
         return array_of(tensor.tensor_content, dtype, (-1,))
-    # Of the lists of numbers one is filled: which one depends on the type.
+    # Only one of the lists of numbers is filled, depending on the type.
     flat = np.array(next((values for _, values in tensor.ListFields()), ()))
     if dtype in (BFLOAT16, "<f2"):  # stored as bits
         return array_of(flat.astype("<u2").tobytes(), dtype, (-1,))
@@ -79,14 +79,14 @@ def _elements(tensor: Any, dtype: str) -> NDArray[Any]:
 _STATE_NAME = re.compile(r'model_checkpoint_path:\s*"([^"]+)"')
 _BIG_ENDIAN = 1
 _SLICE = b"\x00"
-"""Begins the keys of parts of arrays."""
+"""First byte of the keys of parts of arrays."""
 
 
 class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
-    """The arrays of a checkpoint by name, each read when it is asked for. bfloat16 comes as float32.
+    """The arrays of a checkpoint by name, each read when it is accessed. bfloat16 is converted to float32.
 
-    `path` is the prefix (`model.ckpt-1000000`), any of its files, or a folder with the file `checkpoint`, whose newest
-    one is taken. Raises CheckpointError where there is none, or its index is damaged.
+    `path` is the prefix (`model.ckpt-1000000`), any of its files, or a folder with the file `checkpoint`, which names
+    the newest checkpoint. Raises CheckpointError if there is none, or its index is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
                 values = dict(table_items(mapped(index)))
                 header = parse("BundleHeader", values.pop(b"", b""))
                 if header.endianness == _BIG_ENDIAN:
-                    raise ValueError("it was written by a big-endian machine")
+                    raise ValueError("it was written by a big-endian machine, which is not supported")
                 self._num_shards = header.num_shards or 1
                 self._entries = {key: parse("BundleEntry", value) for key, value in values.items()}
                 for key, entry in self._entries.items():
@@ -117,7 +117,7 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         return len(self._readers)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Raises KeyError, and CheckpointError where the data is missing or damaged."""
+        """Read an array. Raises KeyError if there is none, and CheckpointError if its data is missing or damaged."""
         try:
             return self._readers[name]()
         except (ValueError, OSError) as error:
@@ -126,19 +126,19 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
     def _from_bundle(self, name: str, entry: Any) -> NDArray[Any]:
         dtype, shape = numpy_dtype(entry.dtype), _shape(entry)
         if entry.slices:
-            # A key is 0, the name, its end, and the extents in a code that keeps their order: as a table is sorted, its
-            # parts are in the order of their extents. Source: tensorflow/core/lib/strings/ordered_code.cc.
+            # A key consists of 0, the name, its end, and the extents in an order-preserving code. The table is sorted,
+            # so its parts are in the order of their extents. Source: tensorflow/core/lib/strings/ordered_code.cc.
             beginning = _SLICE + name.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
-            own = [found for key, found in self._entries.items() if key.startswith(beginning)]
+            own = [part for key, part in self._entries.items() if key.startswith(beginning)]
             if len(own) != len(entry.slices):
                 raise ValueError("a part of it is missing")
             whole = np.empty(shape, "<f4" if dtype == BFLOAT16 else dtype)
-            for part, found in zip(sorted(entry.slices, key=_extents), own, strict=True):
-                whole[as_index(part)] = self._from_bundle(name, found)
+            for part, own_entry in zip(sorted(entry.slices, key=_extents), own, strict=True):
+                whole[as_index(part)] = self._from_bundle(name, own_entry)
             return whole
         content = self._shard(entry.shard_id)[entry.offset : entry.offset + entry.size]
         if len(content) != entry.size:
-            raise ValueError(f"{self._shard_name(entry.shard_id)} is cut off")
+            raise ValueError(f"{self._shard_name(entry.shard_id)} is truncated")
         if masked(crc32c(content)) != entry.crc32c:
             raise ValueError(f"its bytes in {self._shard_name(entry.shard_id)} have a wrong checksum")
         return array_of(content, dtype, shape)
@@ -152,21 +152,21 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         return self._shards[shard]
 
 
-def _unreadable(what: str, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{what} cannot be read: {error}\n  copy its files again, all of them")
+def _unreadable(subject: str, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{subject} cannot be read: {error}\n  copy all of its files again")
 
 
 def _prefix(path: Path) -> Path:
     if path.is_dir():
         state = path / "checkpoint"
-        found = _STATE_NAME.search(state.read_text("utf-8", errors="replace")) if state.is_file() else None
-        if found:
-            return path / Path(found[1]).name
+        match = _STATE_NAME.search(state.read_text("utf-8", errors="replace")) if state.is_file() else None
+        if match:
+            return path / Path(match[1]).name
         indexes = sorted(path.glob("*.index"))
         if len(indexes) == 1:
             return indexes[0].with_suffix("")
         raise CheckpointError(
-            f"{path} holds {len(indexes)} checkpoints of TensorFlow and no file `checkpoint` that names one\n"
+            f"{path} contains {len(indexes)} TensorFlow checkpoints and no file `checkpoint` that names one\n"
             "  give the prefix of one, such as model.ckpt-1000000"
         )
     name = re.sub(r"(\.index|\.meta|\.data-\d+-of-\d+|-\d{5}-of-\d{5})$", "", path.name)
@@ -176,10 +176,10 @@ def _prefix(path: Path) -> Path:
 def _table_files(prefix: Path) -> list[Path]:
     if prefix.is_file():
         return [prefix]
-    found = sorted(prefix.parent.glob(f"{prefix.name}-[0-9]*-of-[0-9]*")) if prefix.parent.is_dir() else []
-    if not found:
+    files = sorted(prefix.parent.glob(f"{prefix.name}-[0-9]*-of-[0-9]*")) if prefix.parent.is_dir() else []
+    if not files:
         raise ValueError(f"there is neither {prefix.name}.index nor {prefix.name}")
-    return found
+    return files
 
 
 def _shape(entry: Any) -> tuple[int, ...]:
@@ -187,5 +187,5 @@ def _shape(entry: Any) -> tuple[int, ...]:
 
 
 def _extents(part: Any) -> list[tuple[int, int]]:
-    """Return begin and length along each dimension of a part of an array; the length -1 is all of it."""
+    """Return begin and length of a part of an array along each dimension; the length -1 means the whole dimension."""
     return [(extent.start, extent.length if extent.HasField("length") else -1) for extent in part.extent]

@@ -1,4 +1,4 @@
-"""TensorFlow's messages (protocol buffers), with the fields that are read here, and what they say about arrays.
+"""TensorFlow's messages (protocol buffers) with the fields that we read, and conversions of arrays in them.
 
 Sources, in tensorflow/core: framework/{tensor,tensor_shape,tensor_slice,types}.proto, example/{example,feature}.proto,
 protobuf/{tensor_bundle,saved_tensor_slice}.proto.
@@ -46,26 +46,27 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Features": {"feature": (1, "Entry*")},
     "Example": {"features": (1, "Features")},  # named lists of numbers or byte strings
 }
-"""Fields by message: number and type; * stands for `repeated`."""
+"""Fields by message: number and type; * means `repeated`."""
 
 
 def parse(message: str, data: bytes | memoryview) -> Any:
-    """A message of the name as an object of `google.protobuf`. Raises ValueError where it is none, or is cut off."""
+    """Parse a message by its name into an object of `google.protobuf`. Raises ValueError if it is not such a message,
+    or is truncated."""
     from google.protobuf.message import DecodeError
 
-    found = _classes()[message]()
+    parsed = _classes()[message]()
     try:
-        found.ParseFromString(data)
+        parsed.ParseFromString(data)
     except DecodeError as error:
-        raise ValueError(f"it is no message {message} of TensorFlow, or is cut off: {error}") from None
-    return found
+        raise ValueError(f"it is not a TensorFlow message {message}, or is truncated: {error}") from None
+    return parsed
 
 
 @cache
 def _classes() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    # Extents tell whether they have a length: in proto2 a field that is absent differs from one that is 0.
+    # We need proto2, in which an absent field differs from 0: an extent without a length is the whole dimension.
     file = descriptor_pb2.FileDescriptorProto(name="pretrainkit.proto", syntax="proto2")
     kinds = descriptor_pb2.FieldDescriptorProto
     for message, fields in _MESSAGES.items():
@@ -78,7 +79,7 @@ def _classes() -> dict[str, Any]:
                 field.type, field.type_name = kinds.TYPE_MESSAGE, f".{kind}"
             else:
                 field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
-    # A pool of its own: TensorFlow itself, where it is imported too, has messages of these names.
+    # A separate pool, because TensorFlow, if it is also imported, has messages with these names.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in _MESSAGES}
@@ -88,18 +89,18 @@ Feature = NDArray[np.int64] | NDArray[np.float32] | list[bytes]
 
 
 def parse_example(record: bytes | memoryview) -> dict[str, Feature]:
-    """The features of a serialized Example; one of no kind is an empty list. Raises ValueError where it is none, or
-    is cut off."""
-    found: dict[str, Feature] = {}
+    """Return the features of a serialized Example. A feature without a kind is an empty list. Raises ValueError if the
+    record is not an Example, or is truncated."""
+    features: dict[str, Feature] = {}
     for entry in parse("Example", record).features.feature:
         kinds = entry.value
         if kinds.HasField("int64_list"):
-            found[entry.key] = np.array(kinds.int64_list.value, np.int64)
+            features[entry.key] = np.array(kinds.int64_list.value, np.int64)
         elif kinds.HasField("float_list"):
-            found[entry.key] = np.array(kinds.float_list.value, np.float32)
+            features[entry.key] = np.array(kinds.float_list.value, np.float32)
         else:
-            found[entry.key] = list(kinds.bytes_list.value)
-    return found
+            features[entry.key] = list(kinds.bytes_list.value)
+    return features
 
 
 BFLOAT16 = "bfloat16"
@@ -114,25 +115,25 @@ _STRING = 7
 def numpy_dtype(code: int) -> str:
     """Return NumPy's name of a DataType. Raises ValueError if it is not numeric."""
     if code not in DTYPES:
-        raise ValueError(f"it holds {'strings' if code == _STRING else f'type {code}'}, not numbers")
+        raise ValueError(f"it contains {'strings' if code == _STRING else f'type {code}'}, not numbers")
     return DTYPES[code]
 
 
 def array_of(content: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Raw little-endian elements as an array; bfloat16 as float32, which holds every one of its values. Raises
-    ValueError where their number is not that of the shape."""
+    """Return raw little-endian elements as an array; bfloat16 becomes float32 without loss. Raises ValueError if their
+    number does not match the shape."""
     if dtype == BFLOAT16:
         return from_bfloat16(np.frombuffer(content, "<u2")).reshape(shape)
     return np.frombuffer(content, np.dtype(dtype)).reshape(shape)
 
 
 def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The float32 values whose upper halves are `bits`."""
+    """Return the float32 values whose upper halves are `bits`."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def as_index(part: Any) -> tuple[slice, ...]:
-    """A message Slice for NumPy; an extent without a length is all of the dimension."""
+    """Return a message Slice as an index for NumPy. An extent without a length is the whole dimension."""
     return tuple(
         slice(extent.start, extent.start + extent.length if extent.HasField("length") else None)
         for extent in part.extent

@@ -1,2 +1,2 @@
-"""Starting the processes of a run, a file for each way: `local`, `slurm`, `cloud`. Whatever starts them, each runs
-`pretrainkit.launch.rank`, and learns its place from torchrun's environment variables, which `dist.env` reads."""
+"""Start the processes of a run, with a file for each way: `local`, `slurm`, `cloud`. Every process runs
+`pretrainkit.launch.rank` and gets its rank from torchrun's environment variables, which `dist.env` reads."""

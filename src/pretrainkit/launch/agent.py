@@ -1,7 +1,7 @@
 """torchrun's agent for the ranks of this machine: `python -m pretrainkit.launch.agent NUM MODULE ARGUMENTS...`.
 
-The same as `torchrun --standalone --nproc-per-node NUM`, through its Python interface, so that the failure of a rank,
-which the rank has explained, is not followed by a traceback of the agent.
+It does the same as `torchrun --standalone --nproc-per-node NUM`, through the Python interface. So the agent prints no
+traceback when a rank fails, because the rank has already printed its error.
 """
 
 import logging
@@ -12,7 +12,7 @@ from pretrainkit.launch.rank import stop_when_orphaned
 
 
 def main() -> None:
-    """Start the ranks, wait for them, exit with 0 when all of them did."""
+    """Start the ranks, wait for them, and exit with 0 if all of them did."""
     stop_when_orphaned()
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -1,14 +1,14 @@
-"""`RUN/launch`: what was asked to run, where it runs, and how each attempt ended. Torch-free.
+"""The folder `RUN/launch`: launches of the run, their jobs, and the end of each attempt. Torch-free.
 
 launch/
-  launches.json     every launch of the run, newest last: command, ranks, settings, code version, ids of jobs
-  attempts.jsonl    a line for each attempt that ended: exit code, why, the newest checkpoint, what follows
-  .lock             held by a local launcher while it lives
-  cancelled         only between `launch cancel` and the next launch
-  config.yaml, origins.json                   the resolved config, and where each of its values came from
-  code/, jobs/      of jobs: the code that runs them, the scheduler's logs
+  launches.json     every launch of the run, newest last: command, ranks, settings, code version, job ids
+  attempts.jsonl    a line for each attempt that ended: exit code, cause, newest checkpoint, next action
+  .lock             locked by a local launcher while it runs
+  cancelled         exists only between `launch cancel` and the next launch
+  config.yaml, origins.json                   the resolved config, and the origin of each of its values
+  code/, jobs/      for jobs: the code that they run, and the scheduler's logs
 
-The runs of a sweep are in its folder, whose own `launch` has the code and the logs of all runs.
+The runs of a sweep are in the folder of the sweep. Its `launch` folder has the code and the logs of all runs.
 """
 
 import json
@@ -31,7 +31,7 @@ Kind = Literal["local", "slurm", "cloud"]
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: what runs, as how many ranks, started by what."""
+    """One launch: its command, its number of ranks, and the launcher."""
 
     kind: Kind
     words: tuple[str, ...]
@@ -53,7 +53,7 @@ class Launch:
 
     @property
     def world_size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.num_nodes * self.processes_per_node
 
 
@@ -62,17 +62,17 @@ _LAUNCHES = TypeAdapter(list[Launch])
 
 @dataclass(frozen=True)
 class Restarts:
-    """Counts failures of one launch. What fails twice at the same checkpoint would fail again: a mistake in the code or
-    the data, not a machine."""
+    """Restarts of one launch. An attempt without a new checkpoint is not restarted: its failure is then an error in the
+    code or the data, not in a machine, and would occur again."""
 
     left: int
-    """Failures that may still happen."""
+    """Number of failures that are still allowed."""
     checkpoint: str | None
-    """The newest when the attempt began."""
+    """Newest checkpoint when the attempt started."""
 
     def after_failure(self, code: int, checkpoint: str | None) -> "Restarts | None":
-        """Return the state for the next attempt; None: no further attempt. Exit code 1 allows a restart, 2 (bad input)
-        and 130 (stopped on request) do not; `checkpoint` is the newest."""
+        """Return the state for the next attempt; None for no further attempt. Exit code 1 allows a restart; 2 (bad
+        input) and 130 (stopped on request) do not. `checkpoint` is the newest one."""
         if code != 1 or self.left < 1 or checkpoint is None or checkpoint == self.checkpoint:
             return None
         return Restarts(self.left - 1, checkpoint)
@@ -87,17 +87,17 @@ class LaunchFolder:
 
     @property
     def logs(self) -> Path:
-        """One log per rank."""
+        """Folder with one log per rank."""
         return self.run / "logs"
 
     def rank_logs(self, rank: int | None = None) -> list[Path]:
-        """Those that there are, in the order of the ranks, or of one rank alone."""
-        found = self.logs.glob("rank-*.log" if rank is None else f"rank-{rank}.log")
-        return sorted(found, key=lambda path: int(path.stem.removeprefix("rank-")))
+        """Return the existing logs in the order of the ranks, or only that of `rank`."""
+        paths = self.logs.glob("rank-*.log" if rank is None else f"rank-{rank}.log")
+        return sorted(paths, key=lambda path: int(path.stem.removeprefix("rank-")))
 
     @property
     def newest_checkpoint(self) -> str | None:
-        """Name of the newest whole checkpoint, such as step-00001000; None before the first."""
+        """Name of the newest complete checkpoint, such as step-00001000; None before the first."""
         return max((path.name for path in (self.run / "checkpoints").glob("step-*")), default=None)
 
     @property
@@ -112,24 +112,24 @@ class LaunchFolder:
         return (self.path / "cancelled").exists()
 
     def cancel(self) -> None:
-        """Let what ends now not be started again."""
+        """Mark the launch as cancelled, so that its jobs are not started again."""
         (self.path / "cancelled").touch()
 
     def launches(self) -> list[Launch]:
-        """All launches, newest last; empty where there was none. Raises DataError where the file is damaged."""
+        """Return all launches, newest last; empty if there was none. Raises DataError if the file is damaged."""
         path = self.path / "launches.json"
         if not path.is_file():
             return []
         try:
             return _LAUNCHES.validate_json(path.read_bytes())
         except ValidationError as error:
-            what = error.errors()[0]["msg"]
+            problem = error.errors()[0]["msg"]
             raise DataError(
-                f"{path} is damaged: {what}\n  remove it, and continue the run with: pretrainkit resume {self.run}"
+                f"{path} is damaged: {problem}\n  remove it, and continue the run with: pretrainkit resume {self.run}"
             ) from None
 
     def last(self) -> Launch:
-        """The newest launch. Raises InputError where there was none."""
+        """Return the newest launch. Raises InputError if there was none."""
         if not (launches := self.launches()):
             raise InputError(
                 f"{self.run} was not launched: there is no {self.path / 'launches.json'}\n"
@@ -138,28 +138,28 @@ class LaunchFolder:
         return launches[-1]
 
     def prepare(self) -> None:
-        """Make the folders of a launch that is about to begin. Raises InputError where that cannot be."""
+        """Create the folders of a new launch. Raises InputError if they cannot be created."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.logs.mkdir(exist_ok=True)
             (self.path / "cancelled").unlink(missing_ok=True)
         except OSError as error:
-            raise InputError(f"cannot write into {self.path}: {error.strerror}\n  choose another run folder") from None
+            raise InputError(f"cannot write to {self.path}: {error.strerror}\n  choose another run folder") from None
 
     def add(self, launch: Launch) -> None:
-        """Record a launch that begins. Raises InputError where the folder cannot be written."""
+        """Record a launch that starts. Raises InputError if the folder cannot be written."""
         launches = [*self.launches(), launch]
         self.prepare()
         with atomic_file(self.path / "launches.json") as file:
             file.write(_LAUNCHES.dump_json(launches, indent=2) + b"\n")
 
     def discard(self) -> None:
-        """Remove the run folder of a launch that was refused, where there is nothing in it but what launching left."""
+        """Remove the run folder of a rejected launch if it has only files of the launch."""
         if self.run.is_dir() and {path.name for path in self.run.iterdir()} <= {self.logs.name, self.path.name}:
             shutil.rmtree(self.run, ignore_errors=True)
 
     def ended(self, job_id: str, code: int, cause: str, then: str) -> None:
-        """Append to attempts.jsonl."""
+        """Append the end of an attempt to attempts.jsonl."""
         row = {"job": job_id, "code": code, "cause": cause, "checkpoint": self.newest_checkpoint, "then": then}
         with open(self.path / "attempts.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(row | {"time": round(time.time(), 3)}) + "\n")
@@ -171,7 +171,7 @@ class LaunchFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the only launcher of this run. Raises InputError where another one lives."""
+        """Be the only launcher of this run during the block. Raises InputError if another one is running."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "w") as file:
             if lock(file) is False:
@@ -179,7 +179,7 @@ class LaunchFolder:
             yield
 
     def require_free(self) -> None:
-        """Raises InputError where a launcher of this machine trains the run."""
+        """Raise InputError if a launcher on this machine is training the run."""
         if self.is_held:
             raise self._taken()
 
@@ -194,12 +194,13 @@ class LaunchFolder:
     def _taken(self) -> InputError:
         return InputError(
             f"{self.run} is being trained by another launcher\n"
-            f"  look at it: pretrainkit launch status {self.run}; end it: pretrainkit launch cancel {self.run}"
+            f"  show it: pretrainkit launch status {self.run}; end it: pretrainkit launch cancel {self.run}"
         )
 
 
 def launched_runs(place: Path) -> list[LaunchFolder]:
-    """The run of this folder, or those of a sweep, by name. Raises InputError where nothing was launched here."""
+    """Return the run in this folder, or the runs of a sweep, sorted by name. Raises InputError if nothing was launched
+    here."""
     if not (place / "launch/launches.json").is_file() and (
         runs := sorted(path.parent.parent for path in place.glob("*/launch/launches.json"))
     ):

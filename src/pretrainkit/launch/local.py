@@ -1,4 +1,4 @@
-"""Several processes on this machine. Torch-free: torchrun's agent runs in a process of its own (see `agent`)."""
+"""Start several ranks on this machine. Torch-free: torchrun's agent runs in a separate process (see `agent`)."""
 
 import logging
 import os
@@ -27,28 +27,32 @@ _POLL_SECONDS = 0.1
 
 
 def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") -> int:
-    """Run `python -m MODULE WORDS...` as the ranks of a launch, which the run remembers, and wait for them.
+    """Run `python -m MODULE WORDS...` as the ranks of a launch, record it in the run folder, and wait for the ranks.
 
-    Rank 0 writes to this terminal, and every rank r to the end of `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
-    SIGUSR1 are passed on to the ranks, which save and end. When this process is killed they do so too, within seconds.
-    When a rank fails all others are stopped, and all are started again if there is a newer checkpoint than when they
-    began. Raises InputError where the log folder cannot be written, there is no such number of processes, or another
-    launcher trains there.
+    Rank 0 writes to this terminal, and every rank r appends to `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
+    SIGUSR1 are passed on to the ranks, which save and end. They also do this within seconds if this process is killed.
+    If a rank fails, all others are stopped. All are restarted if there is a newer checkpoint than at their start.
 
-    `run_folder` gets a folder `logs`; when the ranks refuse their input, a folder made here is removed again. `module`
-    must not launch again when RANK is in the environment. Returns the exit code of the worst rank: 1 failed, 2 bad
-    input, 130 interrupted after saving, 0 done.
+    The folder `logs` is created in `run_folder`. If the ranks reject their input, a run folder that was created here is
+    removed. `module` must not launch ranks itself if RANK is in the environment.
+
+    Returns:
+        The exit code of the worst rank: 1 failed, 2 bad input, 130 interrupted after saving, 0 finished.
+
+    Raises:
+        InputError: The log folder cannot be written, the number of processes is invalid, or another launcher is
+            training the run.
     """
     num_processes, words = launch.processes_per_node, launch.words
     if num_processes < 1:
-        raise InputError(f"{num_processes} processes were asked for; it takes at least 1")
+        raise InputError(f"the number of processes is {num_processes}; it must be at least 1")
     folder = LaunchFolder(run_folder.absolute())
     logs = folder.logs
     is_new = not run_folder.exists()
     try:
         logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write logs into {logs}: {error.strerror}\n  choose another run folder") from None
+        raise InputError(f"cannot write logs to {logs}: {error.strerror}\n  choose another run folder") from None
     with folder.held():
         folder.add(replace(launch, job_ids=(str(os.getpid()),)))
         restarts = Restarts(launch.max_restarts, folder.newest_checkpoint)
@@ -60,33 +64,35 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
             if following is None:
                 break
             _log.warning(
-                "a rank failed: all start again from %s (%d more times at most)", following.checkpoint, following.left
+                "a rank failed: all ranks restart from %s (at most %d more restarts)",
+                following.checkpoint,
+                following.left,
             )
             restarts, words = following, launch.words_again
     if code == 2 and is_new:
-        folder.discard()  # refused: all was said, and nothing was made
+        folder.discard()  # the input was rejected with a message, and nothing was written
     return code
 
 
 def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[int, bool]:
-    """One attempt: the exit code of the worst rank, and whether the ranks were asked to stop."""
-    left = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit")]
-    for path in left:
+    """Run one attempt. Return the exit code of the worst rank, and True if the ranks were asked to stop."""
+    rank_files = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit")]
+    for path in rank_files:
         path.unlink(missing_ok=True)
     environment = os.environ | {LOG_FOLDER: str(logs), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS)}
     # Otherwise each rank would start as many threads as there are cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
     command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), *words]
-    # A session of its own, so that Ctrl-C in the terminal reaches the ranks once, from here.
+    # In a separate session, so that the ranks get Ctrl-C only once, from this process.
     agent = subprocess.Popen(command, env=environment, start_new_session=True)
     with _forwarding(agent, logs, num_processes) as received:
         agent.wait()
         _wait_for_orphans(logs, num_processes)
     exits = [rank_file(logs, rank, "exit") for rank in range(num_processes)]
     codes = [int(path.read_text() or 1) if path.exists() else None for path in exits]
-    for path in left:
+    for path in rank_files:
         path.unlink(missing_ok=True)
-    _tell_failures(logs, codes)
+    _log_failure(logs, codes)
     code = worst(codes, was_asked_to_stop=bool(received))
     was_agent_killed = agent.returncode < 0 and not received
     return 1 if was_agent_killed and code == 130 else code, bool(received)
@@ -104,9 +110,9 @@ def _wait_for_orphans(logs: Path, num_processes: int) -> None:
 
 
 def worst(codes: Sequence[int | None], was_asked_to_stop: bool) -> int:
-    """Return the exit code of a run whose ranks ended with `codes`; None in `codes`: killed or crashed.
+    """Return the exit code of a run whose ranks ended with `codes`. None in `codes` is a killed or crashed rank.
 
-    A rank that is killed because another rank failed has no information, so the codes of other ranks come first.
+    A rank may be killed because another rank failed, so the codes of other ranks take precedence.
     """
     known = {code for code in codes if code is not None}
     if known - {0, 2, 130}:
@@ -120,7 +126,8 @@ def worst(codes: Sequence[int | None], was_asked_to_stop: bool) -> int:
 
 @contextmanager
 def _forwarding(agent: subprocess.Popen[bytes], logs: Path, num_processes: int) -> Iterator[list[int]]:
-    """Pass signals on to the ranks; the list holds those that came. Only in the main thread, as Python has it."""
+    """Forward signals to the ranks; yield the list of received signals. Works only in the main thread, where Python
+    allows signal handlers."""
     received: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -129,7 +136,7 @@ def _forwarding(agent: subprocess.Popen[bytes], logs: Path, num_processes: int) 
         for path in pids:
             with suppress(ProcessLookupError, ValueError, FileNotFoundError):
                 os.kill(int(path.read_text()), number)
-        if not pids:  # nothing runs yet that could save
+        if not pids:  # no rank has started, so there is nothing to save
             agent.terminate()
 
     previous = {}
@@ -142,13 +149,13 @@ def _forwarding(agent: subprocess.Popen[bytes], logs: Path, num_processes: int) 
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if agent.poll() is None:  # an error of ours: leave no orphans
+        if agent.poll() is None:  # after an error in this process, leave no orphans
             agent.terminate()
             agent.wait()
 
 
-def _tell_failures(logs: Path, codes: Sequence[int | None]) -> None:
-    """The last lines of the first failed rank that has a log; rank 0 has spoken for itself."""
+def _log_failure(logs: Path, codes: Sequence[int | None]) -> None:
+    """Log the last lines of the first failed rank that has a log. Rank 0 has already printed its error."""
     for rank, code in enumerate(codes):
         path = rank_file(logs, rank, "log")
         if rank and code in (1, 2) and codes[0] not in (1, 2) and path.exists():

@@ -1,8 +1,8 @@
 """Entry point of each process that a launcher starts: `python -m pretrainkit.launch.rank MODULE ARGUMENTS...`.
 
-Runs MODULE as `python -m` would, and around it: leaves its process id and its exit code in the log folder, sends the
-output to a file there (that of rank 0 also to where it went before), asks itself to stop when whoever started it is
-gone, and ends when another rank of this machine has failed and the main thread cannot see it.
+It runs MODULE like `python -m`. In addition it writes its process id and its exit code to the log folder, and copies
+its output to a file there (only rank 0 also prints it). It sends itself SIGTERM if its parent ends. It exits if another
+rank of this machine failed and the main thread does not notice.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
-"""Environment variable: where the ranks leave pid, exit code and output."""
+"""Environment variable with the folder for the process ids, exit codes and output of the ranks."""
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
 _GRACE_SECONDS = 15.0
@@ -43,7 +43,7 @@ def main() -> None:
     else:
         sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
     if (early_warning := getattr(signal.Signals, "SIGUSR2", None)) is not None:
-        # Of a scheduler, repeated until it is heard: while training, StopSignal hears it.
+        # A scheduler's early warning. It is repeated, and StopSignal handles it during training.
         signal.signal(early_warning, signal.SIG_IGN)
     stop_when_orphaned()
     end_when_others_failed(folder, rank)
@@ -59,13 +59,13 @@ def main() -> None:
             print(error.code, file=sys.stderr)
     except KeyboardInterrupt:
         code = 130
-    except Exception as error:  # whatever ended the module: it is printed, and the launcher gets its code
+    except Exception as error:  # any error of the module is printed, and the launcher gets the exit code
         if lost_peer(error) and not os.environ.get("PRETRAINKIT_DEBUG"):
             print(
                 f"error: rank {rank} cannot continue: another rank ended ({str(error).splitlines()[0]})",
                 file=sys.stderr,
             )
-            print(f"  what each rank printed last is in {folder}", file=sys.stderr)
+            print(f"  the output of each rank is in {folder}", file=sys.stderr)
         else:
             traceback.print_exc()
     rank_file(folder, rank, "exit").write_text(str(code))
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 class Tee:
-    """A text stream whose text also goes to a file, without what moves the cursor of a terminal."""
+    """A text stream that also writes to a file, without terminal control codes."""
 
     def __init__(self, stream: TextIO, copy: TextIO) -> None:
         self._stream, self._copy = stream, copy
@@ -91,8 +91,8 @@ class Tee:
 
 
 def lost_peer(error: BaseException) -> str | None:
-    """Return the reason if a collective failed because another process ended; None: it failed for another reason. Gloo
-    has no exception type for it."""
+    """Return the reason if a collective failed because another process ended, else None. Gloo has no exception type for
+    this error."""
     words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
     return next((word for word in words if isinstance(error, RuntimeError) and word in str(error)), None)
 
@@ -119,22 +119,22 @@ def _watch_others(folder: Path, rank: int, others: Sequence[int]) -> None:
     while not (failed := [other for other in others if _has_failed(folder, other)]):
         time.sleep(_WATCH_SECONDS)
     time.sleep(_GRACE_SECONDS)
-    print(f"error: rank {rank} waits for rank {failed[0]}, which has failed: it ends as well", file=sys.stderr)
+    print(f"error: rank {rank} ends, because it waits for rank {failed[0]}, which has failed", file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)
 
 
 def _has_failed(folder: Path, rank: int) -> bool:
-    """Return True if a rank of this machine ended with an error or without an exit code."""
+    """True if a rank of this machine ended with an error or without an exit code."""
     try:
         return int(rank_file(folder, rank, "exit").read_text()) not in (0, 130)
-    except (FileNotFoundError, ValueError):  # ValueError: while it is written
+    except (FileNotFoundError, ValueError):  # ValueError: the file is being written
         pass
     try:
         os.kill(int(rank_file(folder, rank, "pid").read_text()), 0)
     except ProcessLookupError:
         return not rank_file(folder, rank, "exit").exists()
-    except (FileNotFoundError, ValueError):  # it has not begun, or all is over
+    except (FileNotFoundError, ValueError):  # it has not started, or everything has ended
         pass
     return False
 

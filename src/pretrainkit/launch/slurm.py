@@ -1,7 +1,7 @@
-"""Jobs of SLURM, through submitit. Torch-free.
+"""Submit SLURM jobs with submitit. Torch-free.
 
-The ranks of a job are its tasks, one per GPU. What was submitted is what runs: the resolved config and a copy of the
-code are in `RUN/launch`, so the checkout may change while the job waits.
+The ranks of a job are its tasks, one per GPU. A job runs exactly what was submitted: the resolved config and a copy of
+the code are in `RUN/launch`, so the checkout may change while the job waits.
 """
 
 import os
@@ -26,21 +26,25 @@ _ENDED = frozenset(
     ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 )
 _DEAF_PYTHON = f"""/bin/sh -c 'trap "" TERM USR2; exec "$0" "$@"' {quote(sys.executable)}"""
-"""Until Python listens, a signal would end the job for good. Of a warning that is not heard the next one remains."""
+"""Command that ignores signals until Python handles them. Otherwise an early signal would end the job for good. The
+scheduler's warnings are repeated, so a lost one does no harm."""
 
 
 def submit(
     runs: Sequence[Path], launches: Sequence[Launch], home: Path, *, name: str, cluster: str = "slurm"
 ) -> list[str]:
-    """Submit one job for each run: alone, or as an array where there are several. Raises MissingPackageError where
-    submitit is not installed, InputError where there is no SLURM here, it refused the job, or it has a job of one of
-    the runs already. Returns job ids, which the run folders keep too.
+    """Submit one job for each run, as an array if there are several. Return the job ids, which are also recorded in the
+    run folders.
 
     Args:
         runs: Run folders on a file system that all nodes share.
-        launches: Of each; equal but for their words.
-        home: The folder of the run, or of the sweep: its `launch` gets the code and the scheduler's logs.
-        cluster: "slurm", or "local" for submitit's own processes on this machine.
+        launches: The launch of each run; they differ only in their arguments.
+        home: Folder of the run, or of the sweep. Its folder `launch` gets the code and the scheduler's logs.
+        cluster: "slurm", or "local" for submitit's processes on this machine.
+
+    Raises:
+        MissingPackageError: submitit is not installed.
+        InputError: There is no SLURM here, it rejected the job, or it already has a job of one of the runs.
     """
     submitit = import_optional("submitit", "slurm", "--launch slurm")
     if cluster == "slurm" and shutil.which("sbatch") is None:
@@ -55,7 +59,7 @@ def submit(
     for folder in folders:
         folder.prepare()
     place = LaunchFolder(home.absolute()).path
-    # Jobs of a sweep that still wait keep the code that they were submitted with.
+    # Waiting jobs of a sweep keep the code with which they were submitted.
     code = copy_code(place, is_shared=home not in runs)
     options = {"slurm_python": _DEAF_PYTHON} if cluster == "slurm" else {}
     executor: Any = submitit.AutoExecutor(folder=str(place / "jobs"), cluster=cluster, **options)
@@ -65,7 +69,7 @@ def submit(
         for folder, launch in zip(folders, launches, strict=True)
     ]
     try:
-        with redirect_stderr(StringIO()):  # what sbatch says is part of the error
+        with redirect_stderr(StringIO()):  # the error includes the messages of sbatch
             if len(jobs) == 1:
                 submitted = [executor.submit(jobs[0])]
             else:
@@ -73,7 +77,7 @@ def submit(
                     submitted = [executor.submit(job) for job in jobs]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         raise InputError(
-            f"SLURM refused the job: {str(error).strip()}\n  change the setting with --slurm NAME=VALUE"
+            f"SLURM rejected the job: {str(error).strip()}\n  change the setting with --slurm NAME=VALUE"
         ) from None
     for folder, launch, job in zip(folders, launches, submitted, strict=True):
         folder.add(replace(launch, job_ids=(job.job_id,)))
@@ -81,7 +85,7 @@ def submit(
 
 
 def _parameters(launch: Launch, settings: SlurmConfig, name: str, code: Path, cluster: str) -> dict[str, Any]:
-    """For submitit's executor."""
+    """Return the parameters of submitit's executor."""
     setup = [
         *settings.setup,
         f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}",
@@ -113,8 +117,10 @@ def _parameters(launch: Launch, settings: SlurmConfig, name: str, code: Path, cl
 
 
 def copy_code(folder: Path, *, is_shared: bool = False) -> Path:
-    """A copy of this package in `folder/code`, compiled parts included: what a job imports. An older copy is replaced,
-    unless it `is_shared` with other jobs: then this one is `folder/code-2`, and so on. Returns where it is."""
+    """Copy this package with its compiled parts to `folder/code`, from where a job imports it. Return the path.
+
+    An older copy is replaced, unless it `is_shared` with other jobs. Then the new copy is `folder/code-2`, and so on.
+    """
     import pretrainkit
 
     source, code = Path(pretrainkit.__file__).parent, folder / "code"
@@ -130,15 +136,15 @@ def copy_code(folder: Path, *, is_shared: bool = False) -> Path:
 
 
 def living_job(folder: LaunchFolder) -> str | None:
-    """The job of a run that waits, runs or ends just now; None: there is none."""
+    """Return the job of a run that is waiting, running or ending; None if there is none."""
     launches = folder.launches()
     ids = launches[-1].job_ids if launches and launches[-1].kind == "slurm" else ()
-    # What the scheduler forgot has ended long ago.
+    # A job that the scheduler no longer knows ended long ago.
     return next((job_id for job_id in ids if state(job_id).split(" ")[0] not in {*_ENDED, "UNKNOWN"}), None)
 
 
 def require_idle(folder: LaunchFolder) -> None:
-    """Raises InputError where the scheduler has a job of the run: two would write into one folder."""
+    """Raise InputError if the scheduler has a job of the run, because two jobs would write to the same folder."""
     if job_id := living_job(folder):
         run = quote(str(folder.run))
         raise InputError(
@@ -148,7 +154,7 @@ def require_idle(folder: LaunchFolder) -> None:
 
 
 def state(job_id: str) -> str:
-    """Return the state of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN if the scheduler has forgotten it, and
+    """Return the state of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN if the scheduler no longer has it, and
     UNREACHABLE (reason) if the scheduler does not answer."""
     with suppress(FileNotFoundError):
         shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True)
@@ -165,9 +171,9 @@ def state(job_id: str) -> str:
 
 
 def cancel(job_id: str, *, now: bool) -> None:
-    """End a job. Running ranks save first, unless `now`. Raises RunError where the scheduler does not obey."""
+    """End a job. Running ranks save first, unless `now`. Raises RunError if the scheduler reports an error."""
     is_running = state(job_id).startswith("RUNNING")
     command = ["scancel", *(["--signal=TERM"] if is_running and not now else []), job_id]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode:
-        raise RunError(f"scancel {job_id} failed: {done.stderr.strip()}\n  ask the cluster: squeue --me")
+        raise RunError(f"scancel {job_id} failed: {done.stderr.strip()}\n  check your jobs: squeue --me")

@@ -1,9 +1,9 @@
-"""Entry point of each task of a SLURM job: run one rank, and make sure that the run continues.
+"""Entry point of each task of a SLURM job: run one rank, and requeue the job if the run is not finished.
 
 A task starts `pretrainkit.launch.rank` as a child and waits for it. On the scheduler's signals the child saves and ends
-with 130; then the first task to notice has the job requeued under the same id, unless the job was cancelled, and the
-same command continues from the checkpoint. A rank that fails has the job requeued as well, as long as the run gets
-further. Signals: USR2, sent `signal_seconds` before the time limit; TERM, at a pre-emption with a time of grace.
+with 130. The first task that notices this requeues the job under the same id, unless the job was cancelled, and the
+same command continues from the checkpoint. If a rank fails, the job is also requeued, as long as the run makes
+progress. Signals: USR2, sent `signal_seconds` before the time limit; TERM, sent at a pre-emption with a grace period.
 """
 
 import os
@@ -24,17 +24,17 @@ from pretrainkit.launch.rank import LOG_FOLDER, rank_file
 
 _POLL_SECONDS = 0.2
 _REPEAT_SECONDS = 2.0
-"""A child that is still importing does not hear the first signal."""
+"""Time between repeated signals: a child that is still importing ignores the first one."""
 _MEETING_SECONDS = 600
 """Maximum time to wait for the address of rank 0."""
 _END_SECONDS = 300
-"""Time that a task waits for the scheduler to end it after the job was requeued."""
+"""Time that a task waits to be ended by the scheduler after the job was requeued."""
 
 
 @dataclass(frozen=True)
 class RankJob:
-    """Called in every task, a `submitit.JobEnvironment`. Holds nothing but what `RUN/launch` holds, so that a pickle of
-    it is small and readable."""
+    """Callable that submitit runs in every task. It has only data that is also in `RUN/launch`, so its pickle is
+    small."""
 
     words: tuple[str, ...]
     run_folder: str
@@ -43,7 +43,7 @@ class RankJob:
     module: str = "pretrainkit"
 
     def __call__(self) -> int:
-        """Run this task's rank to its end; returns 0, or leaves the process with the code of the rank."""
+        """Run this task's rank until it ends. Return 0, or exit the process with the code of the rank."""
         import submitit
 
         task = submitit.JobEnvironment()
@@ -53,24 +53,25 @@ class RankJob:
         child = self._start(task, folder)
         with _forwarded(child) as signals:
             code = _wait(child, signals)
-        said = rank_file(folder.logs, task.global_rank, "exit")
-        if code < 0:  # killed, maybe by the scheduler's signal before training began or after all was done
-            code = int(said.read_text() or 1) if said.exists() else 130 if signals else 1
-        for left in (rank_file(folder.logs, task.global_rank, "pid"), said):
-            left.unlink(missing_ok=True)
+        exit_file = rank_file(folder.logs, task.global_rank, "exit")
+        if code < 0:  # killed, possibly by the scheduler's signal before training began or after it ended
+            code = int(exit_file.read_text() or 1) if exit_file.exists() else 130 if signals else 1
+        for path in (rank_file(folder.logs, task.global_rank, "pid"), exit_file):
+            path.unlink(missing_ok=True)
         if code in (0, 2):
             self._end(task, folder, code, "done" if code == 0 else "bad input", is_requeued=False)
         elif code == 130:
             cause = "its time limit" if signal.SIGUSR2 in signals else "a pre-emption"
-            wanted = not folder.is_cancelled and not (task.cluster == "slurm" and _is_cancelled(task.job_id))
+            is_requeued = not folder.is_cancelled and not (task.cluster == "slurm" and _is_cancelled(task.job_id))
             timeouts = sum(row["cause"] == "its time limit" for row in self._attempts(task, folder))
-            wanted = wanted and timeouts < self.max_timeouts
-            self._end(task, folder, code, cause if wanted else "cancelled", is_requeued=wanted)
+            is_requeued = is_requeued and timeouts < self.max_timeouts
+            self._end(task, folder, code, cause if is_requeued else "cancelled", is_requeued=is_requeued)
         else:
             failures = sum(row["code"] == 1 for row in self._attempts(task, folder))
             restarts = Restarts(self.max_restarts - failures, checkpoint)
-            wanted = restarts.after_failure(code, folder.newest_checkpoint) is not None and not folder.is_cancelled
-            self._end(task, folder, code, f"rank {task.global_rank} failed", is_requeued=wanted)
+            may_restart = restarts.after_failure(code, folder.newest_checkpoint) is not None
+            is_requeued = may_restart and not folder.is_cancelled
+            self._end(task, folder, code, f"rank {task.global_rank} failed", is_requeued=is_requeued)
         return code
 
     def _start(self, task: Any, folder: LaunchFolder) -> subprocess.Popen[bytes]:
@@ -93,7 +94,7 @@ class RankJob:
         return [row for row in folder.attempts() if row["job"] == task.job_id]
 
     def _end(self, task: Any, folder: LaunchFolder, code: int, cause: str, *, is_requeued: bool) -> None:
-        """Leave with this code. Of all tasks one speaks and acts for the job: the first to come."""
+        """Exit with this code. Only the first task that gets here records the end and requeues the job."""
         _of_attempt("address", task, folder).unlink(missing_ok=True) if task.global_rank == 0 else None
         is_first = _is_first(_of_attempt("ended", task, folder)) if code else task.global_rank == 0
         if is_first:
@@ -110,8 +111,10 @@ class RankJob:
 
 @contextmanager
 def _forwarded(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Tell the child that the scheduler sent a signal: always by USR2, which a rank may get more than once; TERM would
-    end one that is still importing. The list holds the signals that came."""
+    """Forward the scheduler's signals to the child; yield the list of received signals.
+
+    The child always gets USR2, which a rank may get more than once. TERM would end a rank that is still importing.
+    """
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -124,7 +127,7 @@ def _forwarded(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         yield received
     finally:
         for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # what comes now ends the task, which ends anyway
+            signal.signal(number, signal.SIG_IGN)  # the task is about to end, so later signals are ignored
 
 
 def _wait(child: subprocess.Popen[bytes], signals: list[int]) -> int:
@@ -139,12 +142,12 @@ def _wait(child: subprocess.Popen[bytes], signals: list[int]) -> int:
 
 
 def _of_attempt(name: str, task: Any, folder: LaunchFolder) -> Path:
-    """A file that is another one each time that the job runs."""
+    """Return the path of a file of the current attempt: it has another name each time the job runs."""
     return folder.path / "jobs" / f"{name}-{task.job_id}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
 
 
 def _meet(task: Any, folder: LaunchFolder) -> tuple[str, int]:
-    """Host and port of rank 0: a port that is free on its own node, told through the folder that all nodes share."""
+    """Return host and port of rank 0. Rank 0 chooses a free port on its node and writes it to the shared folder."""
     path = _of_attempt("address", task, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     if task.global_rank == 0:
@@ -159,7 +162,7 @@ def _meet(task: Any, folder: LaunchFolder) -> tuple[str, int]:
     while not path.exists():
         if time.monotonic() > deadline:
             print(
-                f"error: rank 0 left no address in {path} for {_MEETING_SECONDS} seconds\n"
+                f"error: rank 0 did not write its address to {path} within {_MEETING_SECONDS} seconds\n"
                 "  the run folder must be on a file system that all nodes share",
                 file=sys.stderr,
             )
@@ -178,6 +181,6 @@ def _is_first(path: Path) -> bool:
 
 
 def _is_cancelled(job_id: str) -> bool:
-    """Return True if the scheduler reports that the job was cancelled."""
+    """True if the scheduler reports that the job was cancelled."""
     shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True, timeout=60)
     return "JobState=CANCELLED" in shown.stdout

@@ -1,1 +1,1 @@
-"""Tasks on this machine, SLURM or Ray."""
+"""Run tasks on this machine, SLURM or Ray."""

@@ -1,7 +1,7 @@
 """Interface of engines, which run the tasks of a stage, and the default engine: processes of this machine.
 
-A stage is a function over tasks. A task reads files, writes a separate folder or shard with a record that it is
-finished, and returns a small result. The input alone decides the tasks, and the stage orders results by task. So the
+A stage applies a function to tasks. A task reads files, writes a separate folder or shard with a record when it is
+finished, and returns a small result. The tasks depend only on the input, and the stage orders results by task. So the
 output does not depend on the engine.
 """
 
@@ -22,7 +22,7 @@ class Resources(NamedTuple):
     """Workers and memory for the tasks of a stage."""
 
     num_workers: int
-    """Number of tasks at a time."""
+    """Number of tasks that run at once."""
     memory_bytes: int
     """Memory of each worker beyond its idle size."""
 
@@ -35,7 +35,7 @@ class Engine(Protocol):
         """True if tasks run as processes of this machine."""
 
     def resources(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Resources:
-        """Return the number of tasks at a time and the memory of each, for `num_tasks` that read `num_bytes`.
+        """Return the number of tasks that run at once and the memory of each, for `num_tasks` that read `num_bytes`.
         `StageRunner` defines `workers` and `memory_bytes`. Raises DataError if the memory or the number of workers is
         too small."""
 
@@ -47,13 +47,17 @@ class Engine(Protocol):
         work: Path,
         progress: Progress,
     ) -> Iterator[Result]:
-        """`function(task)` of all tasks, each as soon as it is done. Raises what a task raised, as a DataError where
-        that was one, and RunError where a worker died, or the cluster gave up.
+        """Yield `function(task)` of all tasks, each as soon as it is finished.
 
         Args:
-            function: Of a module that workers can import, or a partial of one; it and the tasks are picklable.
-            work: A folder that all workers see, for what the engine itself keeps meanwhile.
-            progress: Told where the tasks went.
+            function: A function of a module that workers can import, or a partial of it. It and the tasks are
+                picklable.
+            work: A folder that all workers can access, for temporary files of the engine.
+            progress: Receives a note about the jobs, if the engine submits any.
+
+        Raises:
+            DataError: A task raised a DataError.
+            RunError: A task raised another error, a worker died, or the cluster gave up.
         """
 
 
@@ -88,7 +92,7 @@ class StageRunner:
 
     engine: Engine
     workers: int | None
-    """Tasks at a time; None: what the engine thinks best."""
+    """Number of tasks that run at once; None lets the engine choose."""
     memory_bytes: int
     """Memory of all processes of this machine, or of each task on a cluster."""
     progress: Progress
@@ -123,7 +127,7 @@ class StageRunner:
         if results:
             progress.note(f"kept: {len(results)} of {len(tasks)} {about_kept}")
         progress.advance(sum(sizes[number] for number in results))
-        # What reads in this process tells of every piece, others when a task is done.
+        # A function in this process reports every piece that it reads; other processes report only finished tasks.
         reports_bytes = unit == "B" and self.engine.is_local and resources.num_workers == 1
         if reports_bytes:
             function = partial(function, on_bytes=progress.advance)

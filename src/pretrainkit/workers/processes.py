@@ -1,4 +1,4 @@
-"""Workers and memory of corpus stages: the same tasks in one process or several, results in any order."""
+"""Processes and memory of corpus stages: run tasks in one or several processes."""
 
 import gc
 import math
@@ -18,9 +18,9 @@ from typing import Protocol, TypeVar
 from pretrainkit.errors import DataError, RunError
 
 DEFAULT_MEMORY = 1_000_000_000
-"""Bytes that a stage may use over all its processes, unless told otherwise."""
+"""Default memory of all processes of a stage together, in bytes."""
 PROCESS_BYTES = 60_000_000
-"""Resident size of an idle worker: Python, NumPy, a decompressor, and its part of the process that tracks them."""
+"""Resident size of an idle worker: Python, NumPy, a decompressor, and its share of the resource tracker process."""
 _SPAWN_WORTH_BYTES = 32_000_000
 
 Task = TypeVar("Task")
@@ -31,17 +31,17 @@ class Progress(Protocol):
     """Receiver of the progress of a stage. The library prints nothing; the command line passes one that prints."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
-        """A new stage of `total` units begins."""
+        """Begin a new stage of `total` units."""
 
     def advance(self, amount: int) -> None:
-        """`amount` more units are done."""
+        """Report that `amount` more units are done."""
 
     def note(self, message: str) -> None:
-        """Something worth a line: what was kept, what was skipped and why."""
+        """Show a message, such as a warning or a count of kept results."""
 
 
 class Quiet:
-    """Shows nothing."""
+    """Receiver that shows nothing."""
 
     def stage(self, name: str, total: int, unit: str) -> None: ...
 
@@ -51,24 +51,24 @@ class Quiet:
 
 
 def available_cores() -> int:
-    """Cores this process may run on."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_workers(workers: int | None) -> None:
-    """DataError where the number of workers is none."""
+    """Raise DataError if the number of workers is below 1."""
     if workers is not None and workers < 1:
         raise DataError(f"--workers is {workers}\n  give at least 1, or leave it out to use all cores")
 
 
 def num_processes(workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> int:
-    """Processes to use: as many as `workers` (None: the cores), but not more than there are tasks, than the memory
-    holds, or than are worth starting for `num_bytes` of input.
+    """Return the number of processes to use: `workers` (None: the number of cores), but at most the number of tasks and
+    as many as the memory allows. With None and small input, it is 1.
     """
     check_workers(workers)
     if workers is None and num_bytes < _SPAWN_WORTH_BYTES:
         return 1
-    # The parent needs its own share besides the workers'.
+    # The parent process also needs a share of the memory.
     fitting = max(1, (memory_bytes - PROCESS_BYTES) // (2 * PROCESS_BYTES))
     return max(1, min(workers or available_cores(), num_tasks, fitting))
 
@@ -78,34 +78,36 @@ def memory_per_process(memory_bytes: int, processes: int) -> int:
     idle = PROCESS_BYTES * (processes + 1 if processes > 1 else 1)
     if memory_bytes < idle + 16_000_000 * processes:
         raise DataError(
-            f"{memory_bytes / 1e6:.0f} MB of memory are too few for {processes} worker{'s' if processes > 1 else ''}\n"
+            f"{memory_bytes / 1e6:.0f} MB of memory are too little for {processes} worker{'s' * (processes > 1)}\n"
             f"  give at least --memory {math.ceil((idle + 16_000_000 * processes) / 1e6)}MB"
         )
     return (memory_bytes - idle) // processes
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units. Raises DataError for other texts."""
+    """Parse a size such as "300MB", "2GB", "1.5G" or "4096" with decimal units. Return bytes. Raises DataError for
+    other texts."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?\s*", text)
     if not match:
         raise DataError(f"{text!r} is not a size\n  write it like 300MB or 2GB")
-    # The place of the letter is the power of 1000.
+    # The index of the letter is the power of 1000.
     return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
 
 
 def run_tasks(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int, *, in_order: bool = False
 ) -> Iterator[Result]:
-    """`function(task)` for all tasks: each as soon as it is done, or `in_order` of the tasks. One process: here.
+    """Yield `function(task)` for all tasks, each as soon as it is finished, or `in_order` of the tasks.
 
-    Worker processes are started afresh (spawn), so `function` and `tasks` must be picklable. They end with their
-    parent, even if that is killed. Raises RunError where a worker died, as from lack of memory.
+    With one process, tasks run in this process. Otherwise worker processes are spawned, so `function` and `tasks` must
+    be picklable. They end with their parent, even if it is killed. Raises RunError if a worker died, for example for
+    lack of memory.
     """
     if processes <= 1:
         yield from map(function, tasks)
         return
     with _pool(processes) as pool:
-        # Few at a time, so that an error or an interrupt leaves little behind to be waited for.
+        # Only a few tasks are submitted at a time, so that little work is pending after an error or an interrupt.
         left = iter(tasks)
         pending = [pool.submit(function, task) for task in islice(left, 2 * processes)]
         while pending:
@@ -117,10 +119,10 @@ def run_tasks(
 
 
 def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    """Run tasks like `run_tasks`, with this process as one of the `processes`: it begins while the others start up.
+    """Run tasks like `run_tasks`, with this process as one of the `processes`. It starts working while others start up.
 
-    Tasks are begun in their order. For tasks that take long, of which none should wait behind another. Raises RunError
-    where a worker died, as from lack of memory.
+    Tasks are started in their order. This is for long tasks, of which none should wait for another one in a queue.
+    Raises RunError if a worker died, for example for lack of memory.
     """
     if processes <= 1:
         yield from map(function, tasks)
@@ -130,7 +132,7 @@ def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], proce
     with _pool(processes - 1) as pool:
 
         def give() -> None:
-            # The pool is shut down where this process has met an error: then nobody waits for the task.
+            # After an error in this process, the pool is shut down, and the task is no longer needed.
             with suppress(IndexError, RuntimeError):
                 pool.submit(function, left.popleft()).add_done_callback(take)
 
@@ -157,7 +159,7 @@ def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], proce
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keeps Python from searching many new objects, which hold no cycles, for garbage again and again."""
+    """Disable Python's garbage collector in the block. It would repeatedly visit many new objects without cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -169,7 +171,7 @@ def without_collector() -> Iterator[None]:
 
 @contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes, started afresh, for the block."""
+    """Yield a pool of spawned worker processes for the block."""
     from multiprocessing import get_context
 
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
@@ -185,7 +187,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _follow_parent() -> None:
-    """Worker start-up: interrupts end it without a traceback, and so does the end of its parent."""
+    """Initialise a worker: it ends without a traceback on an interrupt, or when its parent ends."""
     from multiprocessing import parent_process
     from multiprocessing.connection import wait as wait_for
 

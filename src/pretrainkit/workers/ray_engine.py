@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster, through datatrove's executor. All machines must see the files of input and output."""
+"""Run tasks on a Ray cluster with datatrove's executor. All machines must have access to the input and output files."""
 
 import logging
 import os
@@ -25,13 +25,13 @@ _KNOCK_SECONDS = 10
 
 
 class _Executor(RayPipelineExecutor):
-    # That of Ray writes logs to a folder of the machine that all its users share.
+    # Ray's own method writes logs to a folder that all users of the machine share.
     _run_for_rank = PipelineExecutor._run_for_rank
 
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Tasks of a Ray cluster, of one core each."""
+    """Engine that runs tasks on a Ray cluster, with one core each."""
 
     address: str | None = None
     """Address of the cluster; None: `RAY_ADDRESS`, else the cluster on this machine."""
@@ -47,7 +47,7 @@ class RayEngine:
         if largest < needed:
             raise InputError(
                 f"no machine of the Ray cluster has a core and {needed / 1e6:.0f} MB for a task; the largest offers "
-                f"{largest / 1e6:.0f} MB\n  give less by --memory, or start Ray with more (ray start --memory BYTES)"
+                f"{largest / 1e6:.0f} MB\n  give less with --memory, or start Ray with more (ray start --memory BYTES)"
             )
         cores = int(sum(node.get("CPU", 0) for node in nodes))
         return Resources(max(1, min(workers or cores, num_tasks)), share)
@@ -60,27 +60,27 @@ class RayEngine:
         work: Path,
         progress: Progress,
     ) -> Iterator[Result]:
-        """See `Engine`. Results come through files below `work`."""
+        """Run the tasks as in `Engine`. Results are passed through files below `work`."""
         if not tasks:
             return
         self._connected()
-        folder = TaskFolder.made(function, tasks, work)
+        folder = TaskFolder.create(function, tasks, work)
         quiet_datatrove()
         memory_gib = (resources.memory_bytes + _WORKER_BYTES) / 2**30
         executor = _Executor(
             [RunTask(folder)],
             tasks=len(tasks),
             workers=resources.num_workers,
-            mem_per_cpu_gb=memory_gib,  # it is multiplied, and only then rounded
+            mem_per_cpu_gb=memory_gib,  # datatrove multiplies it by the cores, then rounds
             logging_dir=str(folder.logs),
             log_first=False,
         )
-        # The executor waits for all; results are wanted one by one, and an error at once.
+        # The executor waits for all tasks. In a thread, so that results and errors are available at once.
         thread = threading.Thread(target=executor.run, daemon=True)
         thread.start()
         try:
             yield from folder.results(len(tasks), lambda: not thread.is_alive(), _PAUSE_SECONDS)
-        except BaseException:  # also Ctrl-C: nothing more is begun, wherever it is; it is raised on
+        except BaseException:  # also Ctrl-C: no worker may start another task
             folder.stop()
             raise
         finally:
@@ -88,12 +88,12 @@ class RayEngine:
         folder.remove()
 
     def _connected(self) -> Any:
-        """Ray, connected."""
+        """Return the module ray, connected to the cluster."""
         ray = import_optional("ray", "ray", "--engine ray")
         if ray.is_initialized():
             return ray
         address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
-        # Workers import what this process imports.
+        # Workers must find the same modules as this process.
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         try:
             _knock(address)
@@ -102,13 +102,13 @@ class RayEngine:
             place = "on this machine" if address == "auto" else f"at {address}"
             raise InputError(
                 f"no Ray cluster answers {place}: {str(error).strip().splitlines()[0]}\n"
-                "  start one (ray start --head), or give the address of its head by --ray HOST:PORT"
+                "  start one (ray start --head), or give the address of its head with --ray HOST:PORT"
             ) from error
         return ray
 
 
 def _knock(address: str) -> None:
-    """OSError where nobody listens at HOST:PORT, for which Ray would wait many minutes."""
+    """Raise OSError if nothing listens at HOST:PORT. Ray itself would wait many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         with socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS):

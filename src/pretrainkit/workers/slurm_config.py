@@ -1,4 +1,4 @@
-"""Requests of a job to SLURM. Torch-free."""
+"""Settings of SLURM jobs. Torch-free."""
 
 import re
 from typing import Annotated, Any, Self
@@ -9,9 +9,10 @@ from pretrainkit.config.base import Config
 
 
 def minutes_of(text: Any) -> Any:
-    """Minutes of SLURM's forms of a duration: 90, 4:00:00 (hours, minutes, seconds), 2-12 (days, hours), 2-12:00:00.
+    """Convert SLURM's forms of a duration to minutes: 90, 4:00:00 (hours, minutes, seconds), 2-12 (days, hours),
+    2-12:00:00.
 
-    Seconds are rounded up to whole minutes. Anything else comes back as it is.
+    Seconds are rounded up to whole minutes. Any other value is returned unchanged.
     """
     if not isinstance(text, str):
         return text
@@ -32,56 +33,59 @@ _TAKEN = {
 def _is_sbatch_name(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     for name in options:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in _TAKEN:
-            raise ValueError(f"{name!r} is not an option of sbatch that may be given here: the launcher sets {_TAKEN}")
+            raise ValueError(
+                f"{name!r} is not an sbatch option that can be set here; the launcher itself sets: "
+                + ", ".join(sorted(_TAKEN))
+            )
     return options
 
 
 class SlurmJob(Config):
-    """Requests of every job."""
+    """Settings of every job."""
 
     partition: str | None = None
     """Partition of the job; null: the cluster's default."""
     time: Annotated[PositiveInt, BeforeValidator(minutes_of)] = 60
-    """Limit in minutes, or as SLURM writes it: 4:00:00, 2-12:00:00. A longer run is requeued and continues."""
+    """Time limit in minutes, or in SLURM's form: 4:00:00, 2-12:00:00. A longer run is requeued and continues."""
     account: str | None = None
-    """The account that pays; null: the user's default one."""
+    """Account that is charged; null: the user's default account."""
     qos: str | None = None
     """Quality of service."""
     constraint: str | None = None
-    """Features of nodes, such as h100&nvlink."""
+    """Required features of nodes, such as h100&nvlink."""
     exclude: str | None = None
-    """Nodes to stay away from."""
+    """Nodes that must not be used."""
     nodelist: str | None = None
-    """Nodes to run on."""
+    """Nodes that must be used."""
     cpus_per_task: PositiveInt | None = None
-    """Cores of each task, which is a rank of a run; null: what the cluster gives."""
+    """Number of cores of each task, which is a rank of a run; null: the cluster's default."""
     setup: tuple[str, ...] = ()
-    """Lines of shell before the work starts, such as module load cuda."""
+    """Shell commands that run before the work starts, such as module load cuda."""
     comment: str | None = None
-    """For people who look at the queue."""
+    """Comment that the queue shows."""
     sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_is_sbatch_name)] = Field(default_factory=dict)
     """Further options of sbatch by their long names, such as {reservation: night}."""
 
 
 class SlurmConfig(SlurmJob):
-    """A job of SLURM, whose tasks are the ranks of a run."""
+    """Settings of a SLURM job whose tasks are the ranks of a run."""
 
     mem_gb: Annotated[float, Field(gt=0)] | None = None
-    """Memory of each node in GiB; null: what the cluster gives."""
+    """Memory of each node in GiB; null: the cluster's default."""
     signal_seconds: PositiveInt = 120
-    """Seconds before its end at which a job gets a signal, so that it saves and is requeued."""
+    """Seconds before the time limit at which a job gets a signal, so that it saves and is requeued."""
     max_timeouts: NonNegativeInt = 1000
     """Maximum number of times that a run continues after its time limit."""
     array_parallelism: PositiveInt = 256
-    """Jobs of a sweep that may run at a time."""
+    """Maximum number of jobs of a sweep that run at once."""
 
     @model_validator(mode="after")
     def _is_told_after_it_began(self) -> Self:
-        # SLURM looks at its clock once a minute, so a job may be told up to 60 seconds earlier.
+        # SLURM checks the time once a minute, so a job may get the signal up to 60 seconds earlier.
         least = self.signal_seconds // 60 + 2
         if self.time < least:
             raise ValueError(
-                f"time={self.time} minutes and signal_seconds={self.signal_seconds}: the job may be told to end when "
-                f"it has hardly begun\n  give at least time={least}, or fewer signal_seconds"
+                f"time={self.time} minutes and signal_seconds={self.signal_seconds}: the job may get the signal to end "
+                f"as soon as it starts\n  give at least time={least}, or fewer signal_seconds"
             )
         return self

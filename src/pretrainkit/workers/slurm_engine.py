@@ -1,6 +1,6 @@
-"""Tasks as an array of jobs of SLURM, through datatrove's executor. All nodes must see the files of input and output.
+"""Run tasks as an array of SLURM jobs with datatrove's executor. All nodes must have access to the input and output.
 
-The command that submits them waits for them. If it ends, the jobs continue; the same command then stops the
+The command that submits the jobs waits for them. If it ends, the jobs continue. The same command then stops the
 remaining jobs, keeps finished results and submits the rest.
 """
 
@@ -25,33 +25,33 @@ from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
 _WORKER_BYTES = 300_000_000
 """Memory of an idle worker, requested from SLURM besides the memory of the task."""
 _MAX_JOBS = 1000
-"""Maximum size of an array: SLURM's default limit. With more tasks, each job does several."""
+"""Maximum size of an array, SLURM's default limit. With more tasks, each job runs several."""
 _PAUSE_SECONDS = 1.0
 _JOB = "job"
-"""In the folder of the tasks: the id of the job."""
+"""File in the folder of the tasks with the id of the job."""
 
 
 class _Executor(SlurmPipelineExecutor):
-    """With the settings of a SlurmJob only, and no job of its own to add up statistics."""
+    """Executor with only the settings of a SlurmJob, and without datatrove's job that adds up statistics."""
 
     def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
-        taken = super().get_sbatch_args(max_array)
-        # Of memory SLURM takes one option only: the user's, or the sum.
-        del taken["mem" if "mem-per-cpu" in self._sbatch_args else "mem-per-cpu"]
-        return {name: value for name, value in taken.items() if value is not None}
+        options = super().get_sbatch_args(max_array)
+        # SLURM accepts only one option for memory: the user's mem-per-cpu, or our mem.
+        del options["mem" if "mem-per-cpu" in self._sbatch_args else "mem-per-cpu"]
+        return {name: value for name, value in options.items() if value is not None}
 
     def launch_merge_stats(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class SlurmEngine:
-    """Jobs of SLURM, one array for each stage."""
+    """Engine that runs each stage as an array of SLURM jobs."""
 
     settings: SlurmJob = field(default_factory=SlurmJob)
     is_local = False
 
     def resources(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Resources:
-        """All tasks at once, as far as the cluster has room, or `workers` of them."""
+        """Let all tasks run at once, if the cluster has enough nodes, or at most `workers`."""
         check_workers(workers)
         if shutil.which("sbatch") is None:
             raise InputError(
@@ -68,26 +68,26 @@ class SlurmEngine:
         work: Path,
         progress: Progress,
     ) -> Iterator[Result]:
-        """See `Engine`. Results come through files below `work`."""
+        """Run the tasks as in `Engine`. Results are passed through files below `work`."""
         if not tasks:
             return
         for path in (work / "engine").glob(f"*/{_JOB}"):
             _cancel(path.read_text())
-        folder = TaskFolder.made(function, tasks, work)
+        folder = TaskFolder.create(function, tasks, work)
         quiet_datatrove()
         executor = self._executor(folder, len(tasks), resources)
         try:
             executor.launch_job()
         except subprocess.CalledProcessError as error:
             raise InputError(
-                "SLURM refused the job, see above\n  change the setting with --slurm NAME=VALUE"
+                "SLURM rejected the job; its message is above\n  change the setting with --slurm NAME=VALUE"
             ) from error
         job_id = str(executor.job_id)
         (folder.path / _JOB).write_text(job_id)
         progress.note(f"SLURM: job {job_id}, {len(tasks)} tasks; squeue --jobs {job_id} shows them")
         try:
             yield from folder.results(len(tasks), lambda: _is_over(job_id), _PAUSE_SECONDS)
-        except BaseException:  # also Ctrl-C: nothing more is begun, wherever it is; it is raised on
+        except BaseException:  # also Ctrl-C: no worker may start another task
             folder.stop()
             _cancel(job_id)
             raise
@@ -105,13 +105,13 @@ class SlurmEngine:
             workers=resources.num_workers if resources.num_workers < num_tasks else -1,
             tasks_per_job=math.ceil(num_tasks / _MAX_JOBS),
             time=str(settings.time),
-            partition=settings.partition,  # None is taken out of the options
+            partition=settings.partition,  # None is removed from the options
             qos=settings.qos,
             cpus_per_task=settings.cpus_per_task or 1,
             sbatch_args={
                 "mem": f"{needed}M",
                 **{name: value for name, value in optional.items() if value is not None},
-                # As datatrove writes them: what is empty is a flag without a value.
+                # datatrove writes an empty value as a flag without a value.
                 **{
                     name: "" if given is True else given
                     for name, given in settings.sbatch.items()
@@ -119,7 +119,10 @@ class SlurmEngine:
                 },
             },
             env_command="\n".join(
-                [*settings.setup, f'export PATH="{Path(sys.executable).parent}:$PATH"']  # of launch_pickled_pipeline
+                [
+                    *settings.setup,
+                    f'export PATH="{Path(sys.executable).parent}:$PATH"',
+                ]  # to find launch_pickled_pipeline
             ),
             job_name="pretrainkit-corpus",
             logging_dir=str(folder.logs),
@@ -127,15 +130,15 @@ class SlurmEngine:
 
 
 def _is_over(job_id: str) -> bool:
-    """True when no task of the array waits or runs."""
+    """True if no task of the array is waiting or running."""
     try:
         shown = subprocess.run(
             ["squeue", "--noheader", "--jobs", job_id, "--format", "%T"], capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False  # the controller is busy or away: asked again
+        return False  # the controller is busy or unreachable; the caller tries again
     if shown.returncode:
-        return "Invalid job id" in shown.stderr  # long over, and forgotten
+        return "Invalid job id" in shown.stderr  # ended long ago and removed from SLURM's records
     return not shown.stdout.strip()
 
 

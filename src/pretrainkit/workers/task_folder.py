@@ -1,14 +1,14 @@
 """Tasks and results of workers of a cluster, as files in a folder that all workers can access.
 
-    NUMBER.task     what to do, pickled: written before the workers start
-    NUMBER.result   what came of it, pickled
-    NUMBER.error    why it failed, JSON
-    NUMBER.alive    there while a worker is at it: a number that grows every half second
-    stop            workers give up at once and begin nothing more
-    logs/           of datatrove: what the workers said
+    NUMBER.task     the task, pickled; written before the workers start
+    NUMBER.result   its result, pickled
+    NUMBER.error    its error, JSON
+    NUMBER.alive    exists while a worker runs the task; contains a number that grows every half second
+    stop            if it exists, workers stop at once and start no other task
+    logs/           datatrove's logs of the workers
 
-datatrove's executors run one step, `RunTask`, whose rank is the number of the task. The pickles are our own: nobody
-else writes into the folder of an unfinished output.
+datatrove's executors run one step, `RunTask`, whose rank is the number of the task. The pickles are safe to load: only
+our processes write to the folder of an unfinished output.
 """
 
 import json
@@ -32,27 +32,27 @@ from pretrainkit.files.manifest import atomic_file
 
 _BEAT_SECONDS = 0.5
 _SILENT_SECONDS = 3.0
-"""Without a beat for so long, a worker that was told to stop is gone."""
+"""A worker that was told to stop and does not beat for this time has ended."""
 _LOST_SECONDS = 90.0
-"""Without a beat for so long, a worker is given up; disks over a network show changes late."""
+"""A worker that does not beat for this time is considered dead. Network disks show changes late."""
 _GIVE_UP_SECONDS = 10.0
-"""After which a worker that does not stop is ended."""
+"""A worker that does not stop within this time ends itself."""
 _LOG_LINES = 20
 
 
 class Stopped(RunError):
-    """The work was stopped while a worker was at a task."""
+    """The work was stopped while a worker was running a task."""
 
 
 class TaskFolder:
-    """The tasks of one stage in one attempt, seen by who hands them out."""
+    """Folder with the tasks of one attempt at a stage."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
 
     @classmethod
-    def made(cls, function: Callable[[Any], Any], tasks: Sequence[Any], work: Path) -> "TaskFolder":
-        """A new folder below `work`. Workers of earlier attempts are stopped first, should some be left."""
+    def create(cls, function: Callable[[Any], Any], tasks: Sequence[Any], work: Path) -> "TaskFolder":
+        """Create a new folder below `work`, after stopping remaining workers of earlier attempts."""
         base = work / "engine"
         base.mkdir(parents=True, exist_ok=True)
         earlier = [cls(path) for path in sorted(base.iterdir())]
@@ -61,7 +61,7 @@ class TaskFolder:
         for folder in earlier:
             folder.wait_for_silence()
             shutil.rmtree(folder.path, ignore_errors=True)
-        # Another name each time: a worker that still waits in a queue must not take these tasks for its own.
+        # The name is new each time, so that a worker that still waits in a queue does not run these tasks.
         folder = cls(base / f"{time.time_ns():x}")
         folder.path.mkdir()
         for number, task in enumerate(tasks):
@@ -70,7 +70,7 @@ class TaskFolder:
 
     @property
     def logs(self) -> Path:
-        """For datatrove."""
+        """Folder for datatrove's logs."""
         return self.path / "logs"
 
     def _file(self, number: int, kind: str) -> Path:
@@ -83,44 +83,44 @@ class TaskFolder:
             return set()
 
     def results(self, num_tasks: int, is_over: Callable[[], bool], pause_seconds: float) -> Iterator[Any]:
-        """The results of all tasks as they come.
+        """Yield the results of all tasks as they are finished.
 
         Args:
-            num_tasks: How many there are.
-            is_over: True when no worker will finish another task.
-            pause_seconds: Between two looks.
+            num_tasks: Number of tasks.
+            is_over: Returns True if no worker will finish another task.
+            pause_seconds: Time between two checks.
 
         Raises:
-            DataError, RunError: What a task raised, or that some were never finished.
+            DataError, RunError: A task raised an error, or some tasks were never finished.
         """
         seen: set[int] = set()
         beats: dict[int, str] = {}
         changed = time.monotonic()
         while len(seen) < num_tasks:
-            was_over = is_over()  # asked first, so that what was written just before the end is seen
-            come = sorted(self._numbers("result") - seen)
-            for number in come:
+            was_over = is_over()  # checked first, so that results written just before the end are not missed
+            new = sorted(self._numbers("result") - seen)
+            for number in new:
                 yield pickle.loads(self._file(number, "result").read_bytes())
-            seen.update(come)
+            seen.update(new)
             for number in sorted(self._numbers("error")):
-                noted = json.loads(self._file(number, "error").read_bytes())
-                raise (DataError if noted["is_input"] else RunError)(noted["message"])
+                error = json.loads(self._file(number, "error").read_bytes())
+                raise (DataError if error["is_input"] else RunError)(error["message"])
             beats, earlier = self._beats(), beats
-            # Before the first beat tasks may wait in a queue; silent is only who has beaten and does no more.
-            if come or not beats or any(beats.get(number) != beat for number, beat in earlier.items()):
+            # Before the first beat, tasks may wait in a queue. A worker is lost only if its beats have stopped.
+            if new or not beats or any(beats.get(number) != beat for number, beat in earlier.items()):
                 changed = time.monotonic()
             is_lost = time.monotonic() - changed > _LOST_SECONDS
-            if (was_over or is_lost) and not come and len(seen) < num_tasks:
+            if (was_over or is_lost) and not new and len(seen) < num_tasks:
                 raise RunError(
                     f"{num_tasks - len(seen)} of {num_tasks} tasks were not finished: their workers died, most likely "
-                    f"for lack of memory or time\n{self._said()}"
+                    f"for lack of memory or time\n{self._log_tail()}"
                     "  run the same command again, with more memory or time for each task; finished parts are kept"
                 )
-            if len(seen) < num_tasks and not come:
+            if len(seen) < num_tasks and not new:
                 time.sleep(pause_seconds)
 
-    def _said(self) -> str:
-        """The end of the newest log, indented."""
+    def _log_tail(self) -> str:
+        """Return the last lines of the newest log, indented."""
         logs = sorted(
             (path for path in self.logs.rglob("*") if path.suffix in (".log", ".out") and path.stat().st_size),
             key=lambda path: path.stat().st_mtime,
@@ -131,16 +131,16 @@ class TaskFolder:
         return "".join(f"  | {line}\n" for line in lines)
 
     def remove(self) -> None:
-        """Removes the folder, when all tasks are done."""
+        """Remove the folder after all tasks are finished."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def stop(self) -> None:
-        """Makes workers give up at once and begin nothing more."""
+        """Tell workers to stop at once and to start no other task."""
         with suppress(FileNotFoundError):
             (self.path / "stop").touch()
 
     def wait_for_silence(self) -> None:
-        """Until no worker is at a task."""
+        """Wait until no worker is running a task."""
         while beats := self._beats():
             time.sleep(_SILENT_SECONDS)
             if not any(beats.get(number) != beat for number, beat in self._beats().items()):
@@ -154,12 +154,12 @@ class TaskFolder:
         return beats
 
     def perform(self, number: int) -> None:
-        """Does a task, in a worker, and leaves its result or error.
+        """Run a task in a worker, and write its result or error.
 
         Raises:
-            Exception: What the task raised, for the records of the scheduler.
+            Exception: The error of the task, so that the scheduler records the failure.
         """
-        if self._is_stopped() or self._file(number, "result").exists():  # done before this worker was requeued
+        if self._is_stopped() or self._file(number, "result").exists():  # finished before this worker was requeued
             return
         with self._watched(number):
             try:
@@ -186,8 +186,8 @@ class TaskFolder:
 
     @contextmanager
     def _watched(self, number: int) -> Iterator[None]:
-        """Raises Stopped in the block when the work is stopped, and ends this process when it is left behind by the one
-        that started it."""
+        """Raise Stopped in the block when the work is stopped, and end this process when its parent process has
+        ended."""
         parent, ended, path = os.getppid(), threading.Event(), self._file(number, "alive")
 
         def give_up(signum: int, frame: Any) -> None:
@@ -220,7 +220,7 @@ class TaskFolder:
 
 
 def quiet_datatrove() -> None:
-    """Silence the messages of its executors; workers still write their logs."""
+    """Silence the messages of datatrove's executors; workers still write their logs."""
     from loguru import logger
 
     logger.disable("datatrove")
@@ -237,5 +237,5 @@ class RunTask(PipelineStep):
         self.folder = str(folder.path)
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
-        """Takes no documents: tasks read and write files themselves."""
+        """Run the task with number `rank`. It uses no documents: tasks read and write files themselves."""
         TaskFolder(Path(self.folder)).perform(rank)

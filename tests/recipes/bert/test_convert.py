@@ -203,7 +203,7 @@ def test_a_modern_sentence_order_head_is_left_out_with_a_warning(caplog):
     config = config.model_copy(update={"objective": config.objective.model_copy(update={"sentence_order": True})})
     with caplog.at_level(logging.WARNING):
         to_huggingface_state(RECIPE.build_model(config).state_dict(), config.model)
-    assert "no place for it: sentence_order" in caplog.text
+    assert "no such head: sentence_order" in caplog.text
 
 
 def test_tensors_in_parts_and_broken_files(tmp_path):

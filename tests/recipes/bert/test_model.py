@@ -196,7 +196,7 @@ def test_gradient_of_the_shared_table_is_the_sum_of_both_uses():
 
 
 def test_model_without_vocabulary_size_is_refused():
-    with pytest.raises(ValueError, match="vocab_size is not known"):
+    with pytest.raises(ValueError, match="vocab_size is unknown"):
         build(PRESETS["tiny"]().model, has_sentence_order=True)
 
 

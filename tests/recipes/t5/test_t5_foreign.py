@@ -116,7 +116,7 @@ def test_what_is_missing_of_a_folder_is_named(tmp_path):
         file.unlink()
     with pytest.raises(CheckpointError, match=r"target/decoder/logits_dense/kernel .* has no .zarray"):
         read_foreign(tmp_path / "a", "t5x")
-    with pytest.raises(CheckpointError, match="is no checkpoint of T5X"):
+    with pytest.raises(CheckpointError, match="is not a T5X checkpoint"):
         read_foreign(tmp_path / "nowhere", "t5x")
 
 

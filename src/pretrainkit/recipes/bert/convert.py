@@ -1,8 +1,8 @@
-"""The same weights for Hugging Face's `BertForPreTraining` and `ModernBertForMaskedLM`, both ways; and a fine-tuned
-encoder for `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering`, and those of
-ModernBERT.
+"""Convert weights to and from Hugging Face's `BertForPreTraining` and `ModernBertForMaskedLM`, and fine-tuned encoders
+to and from `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering` and their
+ModernBERT counterparts.
 
-Nothing here imports transformers: its folders are `config.json`, `model.safetensors` and tokenizer files.
+transformers is not imported: its folders consist of `config.json`, `model.safetensors` and tokenizer files.
 """
 
 import logging
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 State = Mapping[str, Tensor]
 
 _KINDS = ("weight", "bias")
-"""Of the parameters of a linear layer or norm."""
+"""Names of the parameters of a linear layer or norm."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
 
 _HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "swish": "silu"}
@@ -53,7 +53,7 @@ _SIZES = {
     "num_heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
 }
-"""Our settings to theirs. These are in every config.json; where others are missing, transformers has our defaults."""
+"""Our settings to theirs. These are in every config.json. If others are missing, transformers uses our defaults."""
 _SETTINGS = {
     "bert": {
         "max_positions": "max_position_embeddings",
@@ -71,7 +71,7 @@ _SETTINGS = {
         "layer_norm_epsilon": "norm_eps",
         "local_window": "local_attention",
         "global_every": "global_attn_every_n_layers",
-        # For transformers 4; transformers 5 has them in rope_parameters.
+        # For transformers 4. transformers 5 stores them in rope_parameters.
         "global_rope_theta": "global_rope_theta",
         "local_rope_theta": "local_rope_theta",
     },
@@ -80,23 +80,23 @@ _SETTINGS = {
 _DISENTANGLED = ("deberta", "deberta-v2")
 _MODERN_BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 _MASKED_WORD_HEADS = {"bert": "cls.predictions.", "modern": "decoder."}
-"""What names of tensors begin with that only a model of masked words has."""
+"""Prefixes of the tensors that only a masked-word model has."""
 _OTHER_HEADS = {"classifier", "qa_outputs"}
-"""Of models that were fine-tuned."""
+"""Prefixes of the heads of fine-tuned models."""
 
 DEFAULT_SPECIAL_IDS = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
-"""The layout of our SentencePiece vocabularies, which is Sabertooth's."""
+"""Layout of our SentencePiece vocabularies, the same as Sabertooth's."""
 
 
 def special_ids(tokenizer: Path | None) -> SpecialIds:
-    """Of a tokenizer's folder; the usual ones where there is none."""
+    """Return the special ids of a tokenizer's folder, or the default ones if it is None."""
     from pretrainkit.tokenizers.load import load_tokenizer
 
     return DEFAULT_SPECIAL_IDS if tokenizer is None else load_tokenizer(tokenizer).special
 
 
 def _same_tensors(config: AnyModelConfig, *, has_sentence_order: bool) -> dict[str, str]:
-    """Our name to Hugging Face's, for all tensors that are equal in both (not BERT's queries, keys and values)."""
+    """Map our names to Hugging Face's for all tensors that are equal in both (not BERT's queries, keys and values)."""
     if isinstance(config, ModernModelConfig):
         return _modern_tensors(config)
     modules = {
@@ -141,7 +141,7 @@ def _modern_tensors(config: ModernModelConfig) -> dict[str, str]:
             f"{ours}.feed_forward.up": f"{theirs}.mlp.Wi",
             f"{ours}.feed_forward.down": f"{theirs}.mlp.Wo",
         }
-        if layer:  # the first layer has no norm of its own: the embeddings are normalised
+        if layer:  # the first layer has no attention norm, because the embeddings are normalised
             modules[f"{ours}.attention_norm"] = f"{theirs}.attn_norm"
     return {
         "masked_lm.decoder_bias": "decoder.bias",
@@ -150,7 +150,7 @@ def _modern_tensors(config: ModernModelConfig) -> dict[str, str]:
 
 
 def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, ...]]:
-    """Our fused tensors to Hugging Face's three: queries, keys, values one below the other."""
+    """Map our fused tensors to Hugging Face's three: the rows of the queries, then those of the keys and values."""
     if isinstance(config, ModernModelConfig):
         return {}
     return {
@@ -163,22 +163,25 @@ def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, ...]]:
 
 
 def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """Our state dict in Hugging Face's names. ModernBERT's has no sentence-order head: left out, with a warning."""
+    """Return our state dict in Hugging Face's names. ModernBERT has no sentence-order head, so ours is left out with a
+    warning."""
     has_sentence_order = "sentence_order.classifier.weight" in state
     same, split = _same_tensors(config, has_sentence_order=has_sentence_order), split_tensors(config)
     left_out = sorted(set(state) - set(same) - set(split))
     if left_out:
         modules = ", ".join(sorted({name.split(".")[0] for name in left_out}))
-        logger.warning("not exported, because ModernBertForMaskedLM has no place for it: %s", modules)
+        logger.warning("not exported, because ModernBertForMaskedLM has no such head: %s", modules)
     return to_theirs(state, same, split)
 
 
 def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """Return Hugging Face's state dict in our names. A masked-word head that it lacks is drawn, with a warning. Raises
-    CheckpointError where a tensor is missing, one is left over, or the output matrix is not the embedding table."""
+    """Return Hugging Face's state dict in our names. If it has no masked-word head, one is initialised, with a warning.
+
+    Raises CheckpointError if a tensor is missing or left over, or the output matrix is not the embedding table.
+    """
     state = in_full_names(state, config)
     is_whole = any(name.startswith(_MASKED_WORD_HEADS[config.arch]) for name in state)
-    # Beside a masked-word head alone, nothing was trained through the pooler.
+    # With a masked-word head and no sentence-order head, the pooler was not trained.
     has_pooler = config.arch == "bert" and not is_whole and "bert.pooler.dense.weight" in state
     has_sentence_order = "cls.seq_relationship.weight" in state or has_pooler
     same = _same_tensors(config, has_sentence_order=has_sentence_order)
@@ -191,8 +194,8 @@ def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Te
 
 
 def in_full_names(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """As models with heads are saved: an encoder that was saved alone has no prefix. Checkpoints from before 2020 call
-    the parameters of layer norm gamma and beta."""
+    """Return the state with the names of models with heads. An encoder that was saved alone has no prefix. Checkpoints
+    from before 2020 call the parameters of layer norm gamma and beta."""
     prefix = {"bert": "bert.", "modern": "model."}[config.arch]
     if not any(name.startswith(prefix) for name in state):
         state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
@@ -203,12 +206,13 @@ def in_full_names(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
 
 
 def _drawn_heads(config: AnyModelConfig, missing: list[str]) -> dict[str, Tensor]:
-    """Values for what is missing of the heads, always the same ones."""
+    """Initialise the missing tensors of the heads, always with the same values."""
     heads = [name for name in missing if name.startswith(("masked_lm.", "sentence_order.classifier."))]
     if not heads:
         return {}
     logger.warning(
-        "heads that the weights lack are drawn anew: %s", ", ".join(sorted({name.rpartition(".")[0] for name in heads}))
+        "the weights lack these heads, which are initialised at random: %s",
+        ", ".join(sorted({name.rpartition(".")[0] for name in heads})),
     )
     with torch.random.fork_rng(), torch.device("cpu"):
         torch.manual_seed(0)
@@ -216,12 +220,12 @@ def _drawn_heads(config: AnyModelConfig, missing: list[str]) -> dict[str, Tensor
     return {name: state[name] for name in heads}
 
 
-def _check_names(state: State, wanted: list[str], config: AnyModelConfig) -> None:
-    missing = [name for name in wanted if name not in state]
+def _check_names(state: State, needed: list[str], config: AnyModelConfig) -> None:
+    missing = [name for name in needed if name not in state]
     if missing:
         raise CheckpointError(
-            f"{len(missing)} of {len(wanted)} tensors are missing, such as {', '.join(missing[:3])}\n"
-            "  what is read is a BERT or ModernBERT, with or without heads"
+            f"{len(missing)} of {len(needed)} tensors are missing, such as {', '.join(missing[:3])}\n"
+            "  give the weights of a BERT or ModernBERT, with or without heads"
         )
     names = _same_tensors(config, has_sentence_order=False)
     word_table, output_bias = names["embeddings.word.weight"], names["masked_lm.decoder_bias"]
@@ -230,26 +234,26 @@ def _check_names(state: State, wanted: list[str], config: AnyModelConfig) -> Non
     for name, original in copies.items():
         if name in state and original in state and not torch.equal(state[name], state[original]):
             raise CheckpointError(
-                f"{name} differs from {original}\n  models with an output matrix of their own are not read"
+                f"{name} differs from {original}\n  models with an untied output matrix are not supported"
             )
-    # A pooler without classifier is left behind by BertForMaskedLM checkpoints of old; nothing was trained through it.
+    # Old BertForMaskedLM checkpoints have a pooler without a classifier. It was never trained.
     ignored = {*copies, "bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"}
-    left_over = sorted(set(state) - set(wanted) - ignored)
+    left_over = sorted(set(state) - set(needed) - ignored)
     others = {name.split(".")[0] for name in left_over} & _OTHER_HEADS
     if others:
-        logger.warning("not read, because pretraining has no place for it: %s", ", ".join(sorted(others)))
+        logger.warning("not read, because pretraining has no such head: %s", ", ".join(sorted(others)))
     left_over = [name for name in left_over if name.split(".")[0] not in others]
     if left_over:
         raise CheckpointError(
             f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
-            "  the weights belong to another architecture than config.json says"
+            "  the weights are of another architecture than config.json; copy both from one model"
         )
 
 
 def to_huggingface_config(
     config: AnyModelConfig, special: SpecialIds = DEFAULT_SPECIAL_IDS, *, has_sentence_order: bool = True
 ) -> dict[str, Any]:
-    """The contents of `config.json`."""
+    """Return the contents of `config.json`."""
     activation = _HF_ACTIVATIONS[config.activation]
     names = _SIZES | _SETTINGS[config.arch]
     shared = {
@@ -289,16 +293,16 @@ def to_huggingface_config(
 
 
 def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
-    """Return our config for the contents of a `config.json`. Raises CheckpointError where the model is of another kind,
-    or has a feature ours lacks."""
+    """Return our config for the contents of a `config.json`. Raises CheckpointError if the model is of another kind or
+    has a feature that ours lacks."""
     if values.get("model_type") in roberta.MODEL_TYPES:
         values = roberta.as_bert_config(values)
     kind = values.get("model_type")
     if kind in _DISENTANGLED:
         raise CheckpointError(
             f"config.json has model_type {kind!r}, whose attention adds relative positions to queries and keys "
-            "(disentangled attention): the bert recipe has no such attention\n"
-            "  fine-tune it as transformers computes it, with --recipe huggingface"
+            "(disentangled attention), which the bert recipe does not have\n"
+            "  fine-tune it with the model code of transformers: --recipe huggingface"
         )
     if kind not in ("bert", "modernbert"):
         raise CheckpointError(
@@ -320,19 +324,19 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
     for name, layers in (("global_rope_theta", "full_attention"), ("local_rope_theta", "sliding_attention")):
         rope = (values.get("rope_parameters") or {}).get(layers) or {}
         if rope.get("rope_type", "default") != "default":
-            raise CheckpointError(f"config.json has rope_type {rope['rope_type']!r}\n  only 'default' is known here")
+            raise CheckpointError(f"config.json has rope_type {rope['rope_type']!r}\n  only 'default' is supported")
         if "rope_theta" in rope:
             settings[name] = rope["rope_theta"]
     config = ModernModelConfig(**settings)
-    # The layers must be local and global by turns as ours are, which a list could say otherwise.
+    # Our layers are global at regular intervals, but a list in config.json could have any pattern.
     only(values, {"layer_types": to_huggingface_config(config)["layer_types"]})
     return config
 
 
 def _period(layer_types: list[str]) -> int:
-    """Distance of the first two global layers; as many as there are layers when only the first one is global."""
-    found = [layer for layer, kind in enumerate(layer_types) if kind == "full_attention"]
-    return found[1] if len(found) > 1 else len(layer_types)
+    """Return the index of the second global layer, or the number of layers if only the first one is global."""
+    global_layers = [layer for layer, kind in enumerate(layer_types) if kind == "full_attention"]
+    return global_layers[1] if len(global_layers) > 1 else len(layer_types)
 
 
 def write_huggingface(
@@ -343,8 +347,8 @@ def write_huggingface(
     tokenizer: Path | None = None,
     special: SpecialIds = DEFAULT_SPECIAL_IDS,
 ) -> None:
-    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it. Raises
-    InputError where `out` exists and is not an empty folder, or cannot be written."""
+    """Write a folder that `from_pretrained` loads; the files of the folder `tokenizer` are copied into it. Raises
+    InputError if `out` exists and is not an empty folder, or cannot be written."""
     values = to_huggingface_config(config, special, has_sentence_order="sentence_order.classifier.weight" in state)
     write_folder(out, values, to_huggingface_state(state, config), tokenizer)
 
@@ -358,8 +362,8 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, tokenizer: 
 
 
 def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
-    """Read the config and our state dict of a folder that transformers wrote, or Sabertooth, whose config.json is
-    alike. Raises CheckpointError where a file is missing or broken, or the model is of another kind."""
+    """Read a folder that transformers or Sabertooth wrote (both have the same config.json); return the config and our
+    state dict. Raises CheckpointError if a file is missing or broken, or the model is of another kind."""
     config, values = read_config(folder, from_huggingface_config)
     if values["model_type"] in roberta.MODEL_TYPES:
         return config, from_huggingface_state(roberta.as_bert_state(read_tensors(folder), values), config)
@@ -371,21 +375,21 @@ def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
 
 
 def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *, tokenizer: Path | None) -> None:
-    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of words and spans
-    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`. Raises InputError where `out` exists and is
-    not an empty folder, or cannot be written."""
+    """Write a folder for `from_pretrained` of `AutoModelForSequenceClassification`, `AutoModelForTokenClassification`
+    (heads on words) or `AutoModelForQuestionAnswering` (heads on spans). Raises InputError if `out` exists and is not
+    an empty folder, or cannot be written."""
     state = model.encoder.state_dict() | {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
     state = to_theirs(state, _classifier_names(config, model.reads), split_tensors(config))
     write_folder(out, _classifier_config(model, config, special_ids(tokenizer)), state, tokenizer)
 
 
 def _has_pooler(config: AnyModelConfig, reads: Reads) -> bool:
-    """Only on whole examples BERT has its pooler; ModernBERT's goes over every token."""
+    """True if the head reads pooled features. BERT pools only whole examples, ModernBERT every token."""
     return reads == "examples" or not isinstance(config, BertModelConfig)
 
 
 def _classifier_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
-    """As `_same_tensors`, of the encoder alone, its pooler included where it has one, and of the `head` on it."""
+    """Map names like `_same_tensors`, for the encoder, its pooler if it has one, and the `head` on it."""
     same = _same_tensors(config, has_sentence_order=False)
     names = {ours: theirs for ours, theirs in same.items() if not ours.startswith("masked_lm.")}
     is_bert = isinstance(config, BertModelConfig)
@@ -398,7 +402,7 @@ def _classifier_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
 
 
 def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: SpecialIds) -> dict[str, Any]:
-    """The contents of `config.json`."""
+    """Return the contents of `config.json`."""
     values = to_huggingface_config(config, special)
     is_bert = isinstance(config, BertModelConfig)
     values["architectures"] = [f"{'Bert' if is_bert else 'ModernBert'}{HEADS[model.reads]}"]
@@ -413,28 +417,29 @@ def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: S
 def read_classifier(
     folder: Path,
 ) -> tuple[AnyModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...], Reads]:
-    """Read what `write_classifier` wrote, or transformers. BERT's pooler, which heads on words and spans lack, is
-    drawn, always the same one. Raises CheckpointError where a file is missing or broken, or the model is of another
-    kind.
+    """Read a classifier that `write_classifier` or transformers wrote.
+
+    Models with heads on words and spans lack BERT's pooler. It is initialised, always with the same values. Raises
+    CheckpointError if a file is missing or broken, or the model is of another kind.
 
     Returns:
-        The config, the encoder's tensors, the head's, the classes by number (none where the head gives a number, or
-        reads spans), and what the head reads.
+        The config, the encoder's tensors, the head's tensors, the class names by number (empty if the head predicts a
+        number or reads spans), and the kind of input that the head reads.
     """
     config, values = read_config(folder, from_huggingface_config)
     reads = read_by_head(values) or "examples"
     if reads == "examples" and values.get("classifier_pooling", "cls") != "cls":
         raise CheckpointError(
-            f"{folder}/config.json has classifier_pooling {values['classifier_pooling']!r}; this recipe reads 'cls' "
-            "alone\n  read it as transformers computes it: init.recipe=huggingface"
+            f"{folder}/config.json has classifier_pooling {values['classifier_pooling']!r}; this recipe supports only "
+            "'cls'\n  use the model code of transformers: init.recipe=huggingface"
         )
     state = in_full_names(read_tensors(folder), config)
     names, split = _classifier_names(config, reads), split_tensors(config)
-    wanted = their_names(names, split)
-    if missing := [name for name in wanted if name not in state]:
+    needed = their_names(names, split)
+    if missing := [name for name in needed if name not in state]:
         raise CheckpointError(
             f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
-            "  copy it again"
+            "  copy the folder again"
         )
     encoder = to_ours(state, names, split)
     if not _has_pooler(config, reads):

@@ -1,4 +1,4 @@
-"""Filling in masked words. Dimensions: T tokens, K masks, V vocabulary."""
+"""Fill in masked words. Dimensions: T tokens, K masks, V vocabulary."""
 
 import re
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 Encode = Callable[[str], list[int]]
 
 MASK_WORD = re.compile(r"(\s*)(?:<mask>|\[MASK\])")
-"""What a user writes in place of a word; the blank before it belongs to the word."""
+"""Mask as a user writes it in place of a word. The space before it belongs to the word."""
 
 
 def fill_masks(
     config: BertRun, model: BertForPretraining, tokenizer_folder: Path, prompts: list[str], *, top: int = 5
 ) -> list[dict[str, Any]]:
-    """Find the `top` most likely pieces for each mask of each prompt. Raises InputError where a prompt has no mask or
-    is longer than the model reads, or the tokenizer is not the model's.
+    """Find the `top` most likely pieces for each mask of each prompt. Raises InputError if a prompt has no mask or is
+    longer than the model can read, or the tokenizer is not the model's.
 
     Returns:
         Per prompt: "prompt"; "masks": per mask a list of {"piece", "probability"}, best first; "text": the prompt with
@@ -34,15 +34,17 @@ def fill_masks(
     tokenizer = load_tokenizer(tokenizer_folder)
     has_json = (tokenizer_folder / "tokenizer.json").is_file()
     if not has_json or tokenizer.vocab_size > (config.model.vocab_size or 0):
-        problem = f"has {tokenizer.vocab_size} pieces, the model {config.model.vocab_size}"
+        problem = f"has {tokenizer.vocab_size} pieces, but the model has {config.model.vocab_size}"
         raise InputError(
             f"the tokenizer {tokenizer_folder} {problem if has_json else 'has no tokenizer.json'}\n"
             "  import the model with the tokenizer it was trained with: pretrainkit import MODEL --tokenizer FOLDER "
             "--out DIR"
         )
-    # tokenizer.json knows the mask token within text, and so what stands before and after it without a blank.
-    found = JsonTokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
-    return [_fill(config, model, tokenizer, lambda text: found.encode(text).ids, prompt, top) for prompt in prompts]
+    # tokenizer.json finds the mask token in text, even next to a word without a space.
+    with_masks = JsonTokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    return [
+        _fill(config, model, tokenizer, lambda text: with_masks.encode(text).ids, prompt, top) for prompt in prompts
+    ]
 
 
 @torch.no_grad()
@@ -50,17 +52,17 @@ def _fill(
     config: BertRun, model: BertForPretraining, tokenizer: Tokenizer, encode: Encode, prompt: str, top: int
 ) -> dict[str, Any]:
     special, pieces = tokenizer.special, tokenizer.pieces()
-    text, *parts = MASK_WORD.split(prompt)  # parts: by turns the blank before a mask, and the text behind it
+    text, *parts = MASK_WORD.split(prompt)  # parts: alternately the space before a mask and the text after it
     if not parts:
         raise InputError(f"there is nothing to fill in: {prompt!r}\n  write <mask> in place of a word")
-    # Byte-level pieces hold the blank before a word, so that it would be a token of its own before a mask.
+    # Byte-level pieces include the space before a word. Before a mask, the space would become a separate token.
     blank = "" if tokenizer.word_prefix else " "
     ids = encode(MASK_WORD.sub(lambda match: f"{blank}{pieces[special.mask]}", prompt))
     places = [place for place, token in enumerate(ids) if token == special.mask]
     if len(ids) > config.data.max_seq_length:
         raise InputError(
-            f"a prompt has {len(ids)} tokens, the model was trained on {config.data.max_seq_length}: {prompt[:60]!r}\n"
-            "  give it less at a time"
+            f"a prompt has {len(ids)} tokens, but the model was trained on at most {config.data.max_seq_length}: "
+            f"{prompt[:60]!r}\n  give a shorter prompt"
         )
     batch = {
         "input_ids": torch.tensor(ids),
@@ -69,30 +71,30 @@ def _fill(
         "cu_seqlens": torch.tensor([0, len(ids)], dtype=torch.int32),
     }
     inputs = read_texts(batch, config.data.max_seq_length, torch.tensor(places))
-    logits_KV = model(inputs).logits_KV[:, : tokenizer.vocab_size]  # a table may have more rows than there are pieces
+    logits_KV = model(inputs).logits_KV[:, : tokenizer.vocab_size]  # the table may have more rows than pieces
     logits_KV[:, [special.cls, special.sep, special.mask, special.pad]] = -torch.inf
     best = logits_KV.softmax(-1).topk(min(top, logits_KV.shape[1]), dim=-1)
     masks = [
         [{"piece": _shown(tokenizer, i), "probability": p} for p, i in zip(row_p, row_i, strict=True)]
         for row_p, row_i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
-    for blank, behind, (index, *_) in zip(parts[::2], parts[1::2], best.indices.tolist(), strict=True):
-        text += _word(tokenizer, index, text, blank) + behind
+    for blank, after, (index, *_) in zip(parts[::2], parts[1::2], best.indices.tolist(), strict=True):
+        text += _word(tokenizer, index, text, blank) + after
     return {"prompt": prompt, "masks": masks, "text": text.strip()}
 
 
 def _shown(tokenizer: Tokenizer, index: int) -> str:
-    """A piece as people read it: blanks as blanks, bytes as text."""
+    """Return a piece in readable form: spaces as spaces, bytes as text."""
     piece = tokenizer.pieces()[index]
     return tokenizer.decode([index]) if tokenizer.word_prefix else piece.replace("▁", " ")
 
 
 def _word(tokenizer: Tokenizer, index: int, before: str, blank: str) -> str:
-    """A piece behind the text `before`, from which a user parted it by `blank`: one that goes on with a word joins it,
-    one that begins a word stands apart."""
+    """Return a piece as it is appended to the text `before`, which the user separated from the mask by `blank`. A piece
+    that continues a word is joined to it; a piece that begins a word is separated by a space."""
     shown = _shown(tokenizer, index)
     if not tokenizer.is_word_start()[index]:
         return shown.removeprefix("##") if tokenizer.kind == "wordpiece" else shown
     word = shown.removeprefix(" ")
-    has_blank = word != shown  # else it stands apart wherever it would be read otherwise
+    has_blank = word != shown  # otherwise a space is added if the piece would be encoded differently without it
     return (blank or " " * (has_blank or index not in tokenizer.encode(before[-1:] + word)[-1:])) + word

@@ -1,9 +1,9 @@
-"""From a batch of the data plane to the stream of tokens the model reads.
+"""Turn a batch of the data plane into the stream of tokens that the model reads.
 
 Dimensions: B examples, S slots of a row, P predictions per row, T tokens of the stream, K predictions of the batch.
 
-Rows lose their padding here, before the embedding layer, and never get it back. On a GPU rows keep it, because the
-number of real tokens is not known on the host without waiting for the device; there `packed` batches are the fast form.
+On a CPU the padding of rows is removed here, before the embedding layer, and never added again. On a GPU rows keep it,
+because the host cannot know the number of real tokens without waiting for the device; use `packed` batches there.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pretrainkit.training.objective import Batch
 
 @dataclass(frozen=True, eq=False)
 class BertInputs:
-    """What the model reads."""
+    """Inputs of the model."""
 
     ids_T: Tensor
     """Integer token ids."""
@@ -29,7 +29,7 @@ class BertInputs:
     positions_T: Tensor
     """Integer position of each token within its example."""
     layout: AttentionLayout
-    """Where the examples lie."""
+    """Boundaries of the examples, for attention."""
     first_B: Tensor
     """int64: index of each example's first token, [CLS]."""
     predicted_K: Tensor
@@ -38,7 +38,7 @@ class BertInputs:
 
 @dataclass(frozen=True, eq=False)
 class BertTargets:
-    """What the model is to say."""
+    """Targets of the model."""
 
     token_K: Tensor
     """int64: the true id of each predicted token."""
@@ -49,8 +49,8 @@ class BertTargets:
 
 
 def read_batch(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets]:
-    """The inputs and targets of a `rows` or `packed` batch (told apart by `cu_seqlens`), whose tensors are on the
-    model's device. No example is longer than `max_length`."""
+    """Return the inputs and targets of a `rows` or `packed` batch on the model's device. A packed batch has the key
+    `cu_seqlens`. No example is longer than `max_length`."""
     if "cu_seqlens" not in batch:
         return _read_rows(batch)
     inputs = read_texts(batch, max_length, batch["masked_lm_positions"].long())
@@ -76,9 +76,9 @@ def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
             predicted_K=(first_B[:, None] + slots_BP).flatten(),
         )
         return inputs, targets
-    # The last real slot decides, so that a hole inside a row (Sabertooth's random pad tokens) stays a token.
+    # The last real slot ends the row, so that a random pad token inside a row (as in Sabertooth) stays a token.
     lengths_B = torch.where(is_real_BS, slot_S + 1, 0).amax(1)
-    # Indices of the real slots among all slots of all rows; their remainders are their positions.
+    # Indices of the real slots among all slots of all rows. Modulo the row length they are the positions.
     keep_T = (slot_S < lengths_B[:, None]).flatten().nonzero()[:, 0]
     first_B = lengths_B.cumsum(0) - lengths_B
     is_used_K = targets.weight_K > 0
@@ -94,17 +94,17 @@ def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
 
 
 def read_texts(batch: Batch, max_length: int, predicted_K: Tensor) -> BertInputs:
-    """The inputs of a `packed` batch, of which no more is read than `input_ids`, `token_type_ids`, `positions` and
-    `cu_seqlens`."""
+    """Return the inputs of a `packed` batch. Only `input_ids`, `token_type_ids`, `positions` and `cu_seqlens` are
+    read."""
     ids_T, cu_seqlens = batch["input_ids"], batch["cu_seqlens"]
     num_tokens = len(ids_T)
     first_B = cu_seqlens[:-1].long()
     if not len(first_B):
-        # A microbatch without examples, which a rank gets when another needs one more: the model reads padding as one
-        # example, so that every parameter has its (zero) gradient to share. Its predictions have weight 0.
+        # A rank gets a microbatch without examples when another rank needs one more. The model then reads padding as
+        # one example with weight 0, so that every parameter has a (zero) gradient for the all-reduce.
         cu_seqlens = torch.arange(2, dtype=torch.int32, device=ids_T.device) * min(num_tokens, max_length)
     if drops_padding(ids_T):
-        num_tokens = int(cu_seqlens[-1])  # without the room left at the end
+        num_tokens = int(cu_seqlens[-1])  # without the padding at the end
     return BertInputs(
         ids_T=ids_T[:num_tokens],
         type_ids_T=batch["token_type_ids"][:num_tokens],

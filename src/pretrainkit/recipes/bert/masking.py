@@ -1,8 +1,8 @@
-"""Which tokens an example must predict, and what stands in their place.
+"""Choose the tokens that an example must predict, and hide them.
 
-Everything here is ragged: the predictions of a batch lie one after another, example by example, ascending within each.
-All randomness comes from one uint64 key per example, in separate streams for the choice of positions, the kind of
-replacement and the replacing id, so that changing one setting leaves the draws of the others alone.
+All arrays are ragged: the predictions of a batch are concatenated, example by example, ascending within each example.
+All randomness comes from one uint64 key per example. The choice of positions, the kind of replacement and the random id
+have separate streams, so that a change of one setting does not change the draws of the others.
 
 Dimensions: B examples, K predictions of all examples together, M text tokens of all examples together.
 Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805 (80/10/10), and its released code of May 2019 (whole
@@ -27,42 +27,42 @@ _32 = np.uint64(32)
 
 @dataclass(frozen=True)
 class Masking:
-    """How predictions are chosen and hidden."""
+    """Settings for choosing and hiding predictions."""
 
     objective: BertObjectiveConfig
-    """The unit, the length of spans, and what the predicted tokens become. mask_unit token: single positions, all sets
-    of that size equally likely. whole_word, span: see the functions below."""
+    """The unit, the length of spans, and the shares of the replacements. mask_unit token: single positions, all sets of
+    equal size are equally likely. whole_word, span: see the functions below."""
     rate: float
     """Share of an example's tokens (with [CLS] and [SEP]) to predict, in (0, 1)."""
     max_predictions: int
-    """Most predictions of one example."""
+    """Maximum number of predictions of one example."""
     mask_id: int
     """Id of the mask token."""
     replacement_ids: NDArray[np.integer]
-    """Ids to draw random tokens from, each equally likely."""
+    """Ids from which random tokens are drawn, all equally likely."""
     is_word_start: NDArray[np.bool_] | None
-    """(V,) True for ids that begin a word; needed for whole words only."""
+    """(V,) True for ids that begin a word; only needed for whole words."""
 
 
 def num_predictions(masking: Masking, lengths: Ints, num_text: Ints) -> Ints:
-    """(B,) budget: min(max_predictions, max(1, floor(rate x length))), never more than there are text tokens. `lengths`
-    count [CLS] and [SEP], `num_text`, at least 1, does not."""
-    wanted = np.maximum(1, (masking.rate * lengths).astype(np.int64))
-    return np.minimum(np.minimum(wanted, masking.max_predictions), num_text)
+    """Return the (B,) budgets: min(max_predictions, max(1, floor(rate x length))), at most the number of text tokens.
+    `lengths` include [CLS] and [SEP]; `num_text` does not and is at least 1."""
+    by_rate = np.maximum(1, (masking.rate * lengths).astype(np.int64))
+    return np.minimum(np.minimum(by_rate, masking.max_predictions), num_text)
 
 
 def choose(
     masking: Masking, keys: Keys, lengths: Ints, num_text: Ints, text: NDArray[np.integer], begins: Ints
 ) -> tuple[Ints, Ints]:
-    """What to predict; lengths and num_text as for `num_predictions`.
+    """Choose the tokens to predict. `lengths` and `num_text` are as in `num_predictions`.
 
     Args:
         text: (M,) ids of the text tokens; only read for whole words.
-        begins: Indices into `text` at which a word begins whatever the id (first tokens of segments).
+        begins: Indices into `text` where a word begins with any id (first tokens of segments).
 
     Returns:
-        (B,) predictions per example, and (K,) the index of each among the text tokens of its example (no [CLS], no
-        [SEP]), ascending within an example.
+        (B,) number of predictions per example, and (K,) index of each prediction among the text tokens of its example
+        (without [CLS] and [SEP]), ascending within an example.
     """
     num = num_predictions(masking, lengths, num_text)
     if not len(num):
@@ -79,16 +79,16 @@ def choose(
 
 
 def _spans(place_keys: Keys, cut_keys: Keys, num: Ints, num_text: Ints, mean_length: float) -> Ints:
-    """Exactly `num` tokens in round(num / mean_length) spans (at least one) that never touch each other.
+    """Choose exactly `num` tokens in round(num / mean_length) spans (at least one) that never touch each other.
 
-    The spans' lengths are a uniformly random composition of `num` (close to geometric), their places a uniformly random
-    set of the gaps between the tokens left alone. A span may run from the first segment into the second.
+    The lengths of the spans are a uniformly random composition of `num` (close to geometric). Their places are a
+    uniformly random set of the gaps between unmasked tokens. A span may extend from the first segment to the second.
     """
     num_spans = np.clip(np.rint(num / mean_length).astype(np.int64), 1, np.minimum(num, num_text - num + 1))
     gaps = subsets(place_keys, num_spans, num_text - num + 1)
     cuts = subsets(cut_keys, num_spans - 1, num - 1) + 1
     row_begin = np.cumsum(num) - num
-    # Hidden token k of a row lies k places behind its span's gap, as gaps count the tokens that stay alone.
+    # Hidden token k of a row is k places after its span's gap, because gaps are numbered by the unmasked tokens.
     is_cut = np.zeros(int(num.sum()), np.int64)
     is_cut[cuts + np.repeat(row_begin, num_spans - 1)] = 1
     is_cut[row_begin[1:]] = 1  # the first span of the next row
@@ -96,10 +96,11 @@ def _spans(place_keys: Keys, cut_keys: Keys, num: Ints, num_text: Ints, mean_len
 
 
 def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Whole words in random order, each taken if all of it still fits into the budget, else passed over.
+    """Choose whole words in random order. A word is taken if all of it fits into the rest of the budget, else skipped.
 
-    So an example has at most `num` predictions, and fewer only if every word left is too long for the rest. If no word
-    fits at all, the first `num` tokens of the first word drawn are taken, so that every example predicts something.
+    So an example has at most `num` predictions, and fewer only if every other word is longer than the rest of the
+    budget. If no word fits at all, the first `num` tokens of the first drawn word are taken, so that every example has
+    a prediction.
     """
     row_end = np.cumsum(num_text)
     row_begin = row_end - num_text
@@ -108,7 +109,7 @@ def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.boo
     begins = np.flatnonzero(is_start)
     word_lengths = np.diff(begins, append=len(is_start))
 
-    # Words sorted by random numbers; the place of a word in the low bits says which it is and makes the order total.
+    # Sort the words by random numbers. The low bits have the word's place, which identifies it and breaks ties.
     place = slots(num_words)
     shift = np.uint64(most.bit_length())
     draws = fold(np.repeat(keys, num_words), place)
@@ -118,7 +119,7 @@ def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.boo
     order = (priority & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
 
     left = num.copy()
-    edges = np.zeros(len(is_start) + 1, np.int8)  # +1 where a hidden stretch begins, -1 where one ends
+    edges = np.zeros(len(is_start) + 1, np.int8)  # +1 where a hidden span begins, -1 where it ends
     turn = 0
     while turn < most and left.any():
         word = first_word + np.minimum(order[:, turn], num_words - 1)
@@ -139,15 +140,14 @@ def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.boo
 
 
 def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where: Ints) -> NDArray[np.int32]:
-    """Replace `ids[where]` in place: kept, `mask_id`, or random, by one draw each; returns the original ids, (K,).
+    """Keep each of `ids[where]`, or replace it in place by `mask_id` or a random id. Return the original ids, (K,).
 
-    `num`: (B,) predictions per example; `where`: (K,) indices into the tokens of the whole batch, example after
-    example.
+    `num`: (B,) predictions per example; `where`: (K,) indices into the tokens of the whole batch, example by example.
     """
     original = ids[where]
     place = slots(num)
     kind_keys, id_keys = fold(keys, _REPLACEMENT_STREAMS)
-    # The upper 53 bits as a number in [0, 1); shares lie on it as keep, mask, random.
+    # The upper 53 bits are a number in [0, 1). The shares divide this interval in the order keep, mask, random.
     kind = (fold(np.repeat(kind_keys, num), place) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     mask_share, random_share = masking.objective.mask_share, masking.objective.random_share
     keep_share = max(0.0, 1.0 - mask_share - random_share)
@@ -157,7 +157,7 @@ def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where:
     if random_share > 0:
         row = np.repeat(np.arange(len(num)), num)[is_random]
         draws = fold(id_keys[row], place[is_random])
-        # 32 random bits x n / 2^32: an index below n without division.
+        # 32 random bits x n / 2^32 is an index below n.
         picked = ((draws >> _32) * np.uint64(len(masking.replacement_ids))) >> _32
         ids[where[is_random]] = masking.replacement_ids[picked.astype(np.int64)]
     return original

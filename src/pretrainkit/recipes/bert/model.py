@@ -1,8 +1,8 @@
 """The BERT encoder with its two heads: masked words and sentence order.
 
-Unusual about it: it reads a stream of real tokens, one example after another, not rows with padding; the masked-word
-head sees predicted tokens only; queries, keys and values are one matrix. The numbers equal `BertForPreTraining` and
-`ModernBertForMaskedLM` of transformers (tests/recipes/bert/test_convert.py).
+Unusual features: it reads a stream of real tokens, example by example, instead of padded rows; the masked-word head
+reads only predicted tokens; queries, keys and values share one matrix. The outputs equal those of `BertForPreTraining`
+and `ModernBertForMaskedLM` of transformers (tests/recipes/bert/test_convert.py).
 
 Dimensions: T tokens, B examples, K predictions, D width, V vocabulary.
 Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805; Warner et al. 2024, https://arxiv.org/abs/2412.13663.
@@ -29,18 +29,18 @@ from pretrainkit.training.objective import Batch
 
 
 class BertOutputs(NamedTuple):
-    """What the model says about a batch. A tuple, so that DDP and FSDP2 find the tensors in it."""
+    """Outputs of the model for a batch. A tuple, so that DDP and FSDP2 find its tensors."""
 
     masked_lm: TokenLoss | None
-    """Per prediction, when the true tokens were given."""
+    """Loss of each prediction; None if no target tokens were passed."""
     logits_KV: Tensor | None
-    """float32: when they were not."""
+    """float32; None if target tokens were passed."""
     sentence_order_B2: Tensor | None
     """Logits of (in order, swapped); None without that head."""
 
 
 class Embeddings(nn.Module):
-    """Words, normalised. BERT adds positions and segments; ModernBERT has its positions in the attention layers."""
+    """Normalised embeddings. BERT adds positions and segments; ModernBERT has its positions in the attention layers."""
 
     def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Embeddings(nn.Module):
         self.norm = LayerNorm(width, config.layer_norm_epsilon, has_bias=bert is not None)
 
     def forward(self, inputs: BertInputs, word_TD: Tensor | None = None) -> Tensor:
-        """(T, D); `word_TD`: the rows of `word`, if they were looked up already."""
+        """Return (T, D). `word_TD`: the rows of `word`, if they were already looked up."""
         x_TD = self.word(inputs.ids_T) if word_TD is None else word_TD
         if self.position is not None and self.token_type is not None:
             x_TD = x_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
@@ -60,7 +60,7 @@ class Embeddings(nn.Module):
 
 
 class MaskedWordHead(nn.Module):
-    """Dense, activation, norm; then the embedding table as the output matrix, and a bias of its own per word."""
+    """Dense layer, activation, norm, and an output matrix that is tied to the embedding table, with a bias per word."""
 
     def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class MaskedWordHead(nn.Module):
         self.loss = LinearCrossEntropy()
 
     def forward(self, x_KD: Tensor, word_VD: Tensor, token_K: Tensor | None) -> TokenLoss | Tensor:
-        """Losses of the true tokens, or float32 logits (K, V) where they are not given."""
+        """Return the losses of the target tokens `token_K`, or float32 logits (K, V) if it is None."""
         x_KD = self.norm(self.activation(self.dense(x_KD)))
         if token_K is None:
             return linear_logits(x_KD, word_VD, self.decoder_bias)
@@ -94,13 +94,13 @@ class SentenceOrderHead(nn.Module):
 
 
 class BertForPretraining(nn.Module):
-    """Embeddings, blocks and heads, of either architecture."""
+    """Embeddings, blocks and heads of either architecture."""
 
     def __init__(self, config: AnyModelConfig, *, has_sentence_order: bool) -> None:
-        """`config.vocab_size` must be known by now. Weights are not initialised: see `initialise`."""
+        """Create the layers without initialising them; see `initialise`. `config.vocab_size` must be set."""
         super().__init__()
         if config.vocab_size is None:
-            raise ValueError("model.vocab_size is not known: bind the config to its data, or set it")
+            raise ValueError("model.vocab_size is unknown: bind the config to its data, or set it")
         self.config = config
         self.embeddings = Embeddings(config, config.vocab_size)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
@@ -111,27 +111,28 @@ class BertForPretraining(nn.Module):
         self.sentence_order = SentenceOrderHead(config.hidden_size) if has_sentence_order else None
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
+        """Return the submodules that are compiled, sharded and recomputed separately."""
         return list(self.layers)
 
     def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
-        """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
+        """Compute the losses of the target tokens `token_K` at `inputs.predicted_K`, or logits if it is None."""
         word_TD, word_VD = tied_lookup(self.embeddings.word.weight, inputs.ids_T)
-        # The last block computes only what the heads read: the same numbers for a sixth of its work.
+        # The last block computes only the tokens that the heads read: equal results for a sixth of its work.
         read = inputs.predicted_K
         if self.sentence_order is not None:
             read = torch.cat((read, inputs.first_B))
         reading = inputs.layout.reading(read)
         x_RD = reading.read(last_states(self, inputs, reading, word_TD))
         num_predictions = len(inputs.predicted_K)
-        said = self.masked_lm(x_RD[:num_predictions], word_VD, token_K)
+        loss_or_logits = self.masked_lm(x_RD[:num_predictions], word_VD, token_K)
         order_B2 = None if self.sentence_order is None else self.sentence_order(x_RD[num_predictions:])
-        if isinstance(said, TokenLoss):
-            return BertOutputs(said, None, order_B2)
-        return BertOutputs(None, said, order_B2)
+        if isinstance(loss_or_logits, TokenLoss):
+            return BertOutputs(loss_or_logits, None, order_B2)
+        return BertOutputs(None, loss_or_logits, order_B2)
 
     def encode(self, inputs: BertInputs) -> list[Tensor]:
-        """(T, D) after the embeddings and after each block; the last one normalised, where the architecture ends so."""
+        """Return the (T, D) states after the embeddings and after each block. The last state is normalised if the
+        architecture has a final norm."""
         states = [self.embeddings(inputs)]
         for layer, rotation_ in zip(self.layers, rotations_of(self.config, inputs.positions_T), strict=True):
             vary(states[-1])
@@ -140,7 +141,7 @@ class BertForPretraining(nn.Module):
         return states
 
     def initialise(self) -> None:
-        """Fresh weights from torch's global generator (those of Sabertooth; of ModernBERT for the modern one)."""
+        """Draw initial weights from torch's global generator, as in Sabertooth or, if modern, as in ModernBERT."""
         _initialise(self, self.config)
 
 
@@ -158,8 +159,11 @@ def _initialise(root: nn.Module, config: AnyModelConfig) -> None:
 
 
 def last_states(model: Any, inputs: BertInputs, last: AttentionLayout, word_TD: Tensor | None = None) -> Tensor:
-    """(T, D) after the last block, normalised where the architecture ends so; or, of a layout `last` of the last block
-    in which only some tokens ask, those tokens. `model` has `config`, embeddings, layers and final norm."""
+    """Return the (T, D) states after the last block, normalised if the architecture has a final norm.
+
+    If `last`, the layout of the last block, has queries for some tokens only, return the states of these tokens.
+    `model` has `config`, embeddings, layers and final norm.
+    """
     x_TD = model.embeddings(inputs, word_TD)
     rotations = rotations_of(model.config, inputs.positions_T)
     for layer, rotation_ in zip(model.layers[:-1], rotations[:-1], strict=True):
@@ -170,7 +174,7 @@ def last_states(model: Any, inputs: BertInputs, last: AttentionLayout, word_TD: 
 
 
 def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
-    """Heads by the names they have in `BertForPretraining`, initialised from torch's global generator."""
+    """Return heads by their names in `BertForPretraining`, initialised from torch's global generator."""
     assert config.vocab_size is not None
     with SkipInitialisation():
         masked_lm, sentence_order = MaskedWordHead(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
@@ -180,7 +184,7 @@ def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
 
 
 def rotations_of(config: AnyModelConfig, positions_T: Tensor) -> list[Rotation | None]:
-    """Of each layer; None where positions are in the embeddings."""
+    """Return the rotation of each layer; None if the positions are in the embeddings."""
     if isinstance(config, BertModelConfig):
         return [None] * config.num_layers
     width = config.hidden_size // config.num_heads
@@ -190,7 +194,7 @@ def rotations_of(config: AnyModelConfig, positions_T: Tensor) -> list[Rotation |
 
 
 def is_local(config: ModernModelConfig, layer: int) -> bool:
-    """Whether a layer sees only a window."""
+    """True if a layer attends only to a window."""
     return layer % config.global_every != 0
 
 
@@ -209,14 +213,14 @@ def _block(config: AnyModelConfig, layer: int) -> PostNormBlock | PreNormBlock:
 
 
 def build(config: AnyModelConfig, *, has_sentence_order: bool) -> BertForPretraining:
-    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Build the model on torch's default device, initialised from its global generator; on "meta" without values."""
     return built(
         lambda: BertForPretraining(config, has_sentence_order=has_sentence_order), BertForPretraining.initialise
     )
 
 
 class BertTextEncoder(TextEncoder):
-    """A trained model without its heads, but with its pooler, to be trained further."""
+    """A trained model without its heads, but with its pooler, for further training."""
 
     def __init__(self, model: BertForPretraining, pooler: Pooler) -> None:
         super().__init__()
@@ -239,7 +243,8 @@ class BertTextEncoder(TextEncoder):
         return last_states(self, inputs, inputs.layout)
 
     def token_features(self, batch: Batch, max_length: int) -> Tensor:
-        """ModernBERT's go through the dense layer and norm of its pooler, as in its fine-tuning by transformers."""
+        """Return the (T, D) features of all tokens. ModernBERT's pass through the dense layer and norm of its pooler,
+        as when transformers fine-tunes it."""
         x_TD = self.tokens(batch, max_length)
         return x_TD if self.pooler.norm is None else self.pooler(x_TD)
 
@@ -253,7 +258,8 @@ class BertTextEncoder(TextEncoder):
 
 
 def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:
-    """The parts of `model`; where it was trained without sentence order, BERT's pooler is drawn anew."""
+    """Return an encoder with the layers of `model`. If BERT was trained without sentence order, its pooler is
+    initialised at random."""
     config = model.config
     if not isinstance(config, BertModelConfig):
         head = model.masked_lm

@@ -28,35 +28,34 @@ class BertObjective(SeparableObjective):
         return dict(self._scales)
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        found = {"masked_lm_loss": batch["masked_lm_weights"].sum(dtype=torch.float32)}
+        weights = {"masked_lm_loss": batch["masked_lm_weights"].sum(dtype=torch.float32)}
         if "next_sentence_loss" in self._scales:
-            found["next_sentence_loss"] = _count(batch["next_sentence_label"])
-        return found
+            weights["next_sentence_loss"] = _count(batch["next_sentence_label"])
+        return weights
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         return self._loss_sums(*self._forward(model, batch))
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """The losses, and the shares of right answers: over predicted tokens, and over examples with two segments."""
+        """Return the losses and the accuracies: over predicted tokens, and over examples with two segments."""
         outputs, targets = self._forward(model, batch)
-        found = self._loss_sums(outputs, targets)
+        sums = self._loss_sums(outputs, targets)
         assert outputs.masked_lm is not None
         weight_K = targets.weight_K.float()
-        found["masked_lm_accuracy"] = LossSum((outputs.masked_lm.is_right_K * weight_K).sum(), weight_K.sum())
-        if "next_sentence_loss" in found and outputs.sentence_order_B2 is not None:
+        sums["masked_lm_accuracy"] = LossSum((outputs.masked_lm.is_right_K * weight_K).sum(), weight_K.sum())
+        if "next_sentence_loss" in sums and outputs.sentence_order_B2 is not None:
             is_right_B = outputs.sentence_order_B2.argmax(1) == targets.is_swapped_B
             is_pair_B = _has_two_segments(batch)
-            found["next_sentence_accuracy"] = LossSum((is_right_B & is_pair_B).sum().float(), is_pair_B.sum().float())
-        return found
+            sums["next_sentence_accuracy"] = LossSum((is_right_B & is_pair_B).sum().float(), is_pair_B.sum().float())
+        return sums
 
     def cost(self, batch: HostBatch) -> Cost:
-        """Examples, tokens and FLOPs of one forward and backward pass over real tokens and predictions.
+        """Count the examples, tokens and FLOPs of one forward and backward pass over real tokens and predictions.
 
         2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: per block 6 x its weights per token and
         12 D t^2 for the attention of an example of t tokens (12 D t w with a window of w < t); per prediction 6 (D V +
-        D^2); per example 6 (D^2 + 2 D) for sentence order. Lookups, norms and anything computed on padding do not
-        count.
+        D^2); per example 6 (D^2 + 2 D) for sentence order. Lookups, norms and computation on padding are not counted.
         """
         config = self._config
         model = config.model
@@ -81,33 +80,34 @@ class BertObjective(SeparableObjective):
     def _loss_sums(self, outputs: BertOutputs, targets: BertTargets) -> dict[str, LossSum]:
         assert outputs.masked_lm is not None
         weight_K = targets.weight_K.float()
-        found = {"masked_lm_loss": LossSum((outputs.masked_lm.nll_K * weight_K).sum(), weight_K.sum())}
+        sums = {"masked_lm_loss": LossSum((outputs.masked_lm.nll_K * weight_K).sum(), weight_K.sum())}
         if "next_sentence_loss" in self._scales:
             assert outputs.sentence_order_B2 is not None
             assert targets.is_swapped_B is not None
             logits_B2 = outputs.sentence_order_B2.float()
             total = F.cross_entropy(logits_B2, targets.is_swapped_B.long(), reduction="sum")
-            found["next_sentence_loss"] = LossSum(total, _count(logits_B2))
-        return found
+            sums["next_sentence_loss"] = LossSum(total, _count(logits_B2))
+        return sums
 
 
 def _count(rows: Tensor) -> Tensor:
-    """float32 scalar on their device. Filled there: to copy a number from the host would wait for the device."""
+    """Return the number of rows as a float32 scalar on their device. Copying it from the host would cause a
+    synchronisation."""
     return torch.full((), len(rows), dtype=torch.float32, device=rows.device)
 
 
 def _has_two_segments(batch: Batch) -> Tensor:
-    """bool (B,): examples with a token of type 1 among the real ones."""
+    """Return bool (B,), True for examples with a real token of type 1."""
     types = batch["token_type_ids"] != 0
     if "cu_seqlens" not in batch:
         return (types & batch["input_mask"].bool()).any(1)
-    # Tokens of type 1 before the beginning of each example, and before its end.
+    # Number of tokens of type 1 before each boundary; it increases within examples that have such tokens.
     num_before = F.pad(types.long().cumsum(0), (1, 0))[batch["cu_seqlens"].long()]
     return num_before.diff() > 0
 
 
 def encoder_flops(model: AnyModelConfig, lengths_B: np.ndarray) -> float:
-    """Of the blocks alone, over examples of so many tokens; see `BertObjective.cost`."""
+    """Count the FLOPs of the blocks alone, for examples of `lengths_B` tokens; see `BertObjective.cost`."""
     width, inner = model.hidden_size, model.intermediate_size
     lengths_B = np.asarray(lengths_B, np.float64)
     if isinstance(model, BertModelConfig):

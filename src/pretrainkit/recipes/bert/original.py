@@ -1,8 +1,8 @@
-"""Reads Sabertooth's checkpoints: folders with `config.json`, `sentencepiece.model` and a Flax file `checkpoint_STEP`.
+"""Read Sabertooth's checkpoints: folders with `config.json`, `sentencepiece.model` and a Flax file `checkpoint_STEP`.
 
 Source: https://github.com/nikitakit/sabertooth.
 
-Its kernels are input x output, the transpose of torch's; queries, keys and values are split into heads.
+Its kernels are input x output, the transpose of torch's. Queries, keys and values are split into heads.
 Dimensions: V vocabulary, D width, H heads, K width of one head.
 """
 
@@ -23,13 +23,13 @@ _CHECKPOINT = re.compile(r"checkpoint_(\d+)")
 
 
 def _names(num_layers: int) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Our name to the original's: equal tensors, norms (weight is scale there), dense layers (transposed there)."""
+    """Map our names to the original's: equal tensors, norms (weight is named scale), dense layers (transposed)."""
     same = {
         "embeddings.word.weight": "bert/word_embeddings/embedding",
         "embeddings.position.weight": "bert/position_embeddings/embedding",
         "embeddings.token_type.weight": "bert/type_embeddings/embedding",
         "masked_lm.decoder_bias": "predictions_output/bias",
-        "sentence_order.classifier.weight": "classification/kernel",  # the one kernel that is output x input there too
+        "sentence_order.classifier.weight": "classification/kernel",  # the only kernel that is output x input
         "sentence_order.classifier.bias": "classification/bias",
     }
     norms = {"embeddings.norm": "bert/embeddings_layer_norm", "masked_lm.norm": "predictions_transform_layernorm"}
@@ -44,16 +44,16 @@ def _names(num_layers: int) -> tuple[dict[str, str], dict[str, str], dict[str, s
 
 
 def newest_original(folder: Path) -> Path | None:
-    """The last checkpoint of Sabertooth in `folder`: `checkpoint_STEP`; None: there is none."""
+    """Return the newest of Sabertooth's checkpoints in `folder` (`checkpoint_STEP`), or None if there is none."""
     steps = [int(match[1]) for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))]
     return folder / f"checkpoint_{max(steps)}" if steps else None
 
 
 def read_original(path: Path, config: BertModelConfig) -> dict[str, Tensor]:
-    """Read the parameters of one of Sabertooth's checkpoints as our state dict. Raises CheckpointError where it is
-    torn, no checkpoint, or of a model of another size."""
+    """Read the parameters of one of Sabertooth's checkpoints as our state dict. Raises CheckpointError if the file is
+    truncated, is not a checkpoint, or is of a model of another size."""
     tree = read_flax(path)
-    # `target` in checkpoints of 2021.
+    # Checkpoints of 2021 have `target` instead of `params`.
     roots = [tree[name] for name in ("params", "target") if name in tree] if isinstance(tree, dict) else []
     if not roots:
         raise CheckpointError(
@@ -66,24 +66,23 @@ def read_original(path: Path, config: BertModelConfig) -> dict[str, Tensor]:
 
 
 def _check_sizes(arrays: State, config: BertModelConfig, path: Path) -> None:
-    """Those from which all others follow. Names are looked at by `from_original`."""
-    wanted = {
+    """Check the sizes that determine all others. `from_original` checks the names."""
+    expected = {
         "bert/word_embeddings/embedding": (config.vocab_size, config.hidden_size),
         "bert/position_embeddings/embedding": (config.max_positions, config.hidden_size),
         "bert/type_embeddings/embedding": (config.type_vocab_size, config.hidden_size),
         "bert/encoder_layer_0/feed_forward/intermediate/kernel": (config.hidden_size, config.intermediate_size),
     }
-    for name, shape in wanted.items():
+    for name, shape in expected.items():
         if name in arrays and tuple(arrays[name].shape) != shape:
             raise CheckpointError(
-                f"{path} has {name} of {tuple(arrays[name].shape)}, its config.json says {shape}\n"
-                "  give the config.json that was written with it"
+                f"{path} has {name} of shape {tuple(arrays[name].shape)}, but its config.json implies {shape}\n"
+                "  use the config.json that was written with the checkpoint"
             )
 
 
 def from_original(arrays: State, config: BertModelConfig) -> dict[str, Tensor]:
-    """Return the original's parameters as our state dict. Raises CheckpointError where a tensor is missing or left
-    over."""
+    """Return the original parameters as our state dict. Raises CheckpointError if a tensor is missing or left over."""
     width = config.hidden_size
     rest = dict(arrays)
 
@@ -96,22 +95,22 @@ def from_original(arrays: State, config: BertModelConfig) -> dict[str, Tensor]:
         return rest.pop(name)
 
     same, norms, dense = _names(config.num_layers)
-    found = {ours: take(theirs) for ours, theirs in same.items()}
+    state = {ours: take(theirs) for ours, theirs in same.items()}
     for ours, theirs in norms.items():
-        found |= {f"{ours}.weight": take(f"{theirs}/scale"), f"{ours}.bias": take(f"{theirs}/bias")}
+        state |= {f"{ours}.weight": take(f"{theirs}/scale"), f"{ours}.bias": take(f"{theirs}/bias")}
     for ours, theirs in dense.items():
-        found |= {f"{ours}.weight": take(f"{theirs}/kernel").t(), f"{ours}.bias": take(f"{theirs}/bias")}
+        state |= {f"{ours}.weight": take(f"{theirs}/kernel").t(), f"{ours}.bias": take(f"{theirs}/bias")}
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.attention", f"bert/encoder_layer_{layer}/self_attention"
-        # Kernels are (D, H, K): heads side by side, then transposed to (H K, D).
+        # Kernels are (D, H, K). They are flattened to (D, H K), then transposed to (H K, D).
         kernels = [take(f"{theirs}/{name}/kernel").reshape(width, width).t() for name in ("query", "key", "value")]
         biases = [take(f"{theirs}/{name}/bias").reshape(width) for name in ("query", "key", "value")]
-        found |= {f"{ours}.qkv.weight": torch.cat(kernels), f"{ours}.qkv.bias": torch.cat(biases)}
-        found[f"{ours}.out.weight"] = take(f"{theirs}/out/kernel").reshape(width, width).t()
-        found[f"{ours}.out.bias"] = take(f"{theirs}/out/bias")
+        state |= {f"{ours}.qkv.weight": torch.cat(kernels), f"{ours}.qkv.bias": torch.cat(biases)}
+        state[f"{ours}.out.weight"] = take(f"{theirs}/out/kernel").reshape(width, width).t()
+        state[f"{ours}.out.bias"] = take(f"{theirs}/out/bias")
     if rest:
         raise CheckpointError(
             f"{len(rest)} tensors have no place in a model of {config.num_layers} layers, such as {sorted(rest)[:3]}\n"
             "  give the config that belongs to the checkpoint"
         )
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+    return {name: tensor.contiguous() for name, tensor in state.items()}

@@ -19,7 +19,7 @@ SABERTOOTH_VOCAB_SIZE = 32_128
 
 
 def _bert(num_layers: int, hidden_size: int, vocab_size: int | None = None) -> BertModelConfig:
-    """BERT's family: heads of 64, feed-forward four times as wide."""
+    """Return a model of BERT's family: heads of width 64, feed-forward layers four times as wide as the model."""
     return BertModelConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
@@ -39,7 +39,7 @@ def _small(
     every_steps: int,
     num_examples: int = 512,
 ) -> BertRun:
-    """A run for little compute, saved and evaluated `every_steps`."""
+    """Return a run for little compute that is saved and evaluated `every_steps`."""
     return BertRun(
         num_steps=num_steps,
         model=model,
@@ -52,20 +52,20 @@ def _small(
 
 
 def tiny() -> BertRun:
-    """2 layers x 128: for tests and try-outs. Learns visibly in about two minutes on 2 CPU cores.
+    """2 layers x 128, for tests and first trials. Learns visibly in about two minutes on 2 CPU cores.
 
-    0.40 M parameters in the blocks; with the embeddings of 8 000 pieces 1.5 M. Takes the vocabulary of its data.
+    0.40 M parameters in the blocks; with the embeddings of 8 000 pieces 1.5 M. Uses the vocabulary of its data.
     """
     optimizer = OptimizerConfig(peak_lr=2e-3, beta2=0.98, weight_decay=0.01)
     return _small(600, _bert(2, 128), optimizer, batch_size=64, num_warmup_steps=60, every_steps=200)
 
 
 def modern_tiny() -> BertRun:
-    """2 layers x 128 of the ModernBERT design: what the demo trains. Learns about twice as fast per step as bert/tiny.
+    """2 layers x 128 of the ModernBERT design, used by the demo. Learns about twice as fast per step as bert/tiny.
 
-    0.33 M parameters in the blocks; with the embeddings of 4 096 pieces 0.89 M. Rotary positions let so small a model
-    look at a word's neighbours from the start, which learned positions must find out first. With sentence order, and
-    all layers see the whole example. Takes the vocabulary of its data.
+    0.33 M parameters in the blocks; with the embeddings of 4 096 pieces 0.89 M. With rotary positions, even such a
+    small model attends to a word's neighbours from the start; learned positions must first be trained. It has sentence
+    order, and all layers attend to the whole example. Uses the vocabulary of its data.
     """
     model = ModernModelConfig(
         hidden_size=128, num_layers=2, num_heads=2, intermediate_size=256, global_every=1, max_positions=512
@@ -75,9 +75,9 @@ def modern_tiny() -> BertRun:
 
 
 def mini() -> BertRun:
-    """4 layers x 256: the smallest model worth fine-tuning. About an hour on 2 CPU cores for 6 000 steps.
+    """4 layers x 256, the smallest model worth fine-tuning. About an hour on 2 CPU cores for 6 000 steps.
 
-    3.2 M parameters in the blocks; with the embeddings of 16 000 pieces 7.5 M. Takes the vocabulary of its data.
+    3.2 M parameters in the blocks; with the embeddings of 16 000 pieces 7.5 M. Uses the vocabulary of its data.
     """
     optimizer = OptimizerConfig(peak_lr=1e-3, beta2=0.98, weight_decay=0.01)
     return _small(
@@ -86,12 +86,12 @@ def mini() -> BertRun:
 
 
 def modern_mini() -> BertRun:
-    """4 layers x 256 of the ModernBERT design: bert/mini for little compute, which learns far faster per step.
+    """4 layers x 256 of the ModernBERT design, for little compute. Learns far faster per step than bert/mini.
 
     2.9 M parameters in the blocks; with the embeddings of 8 192 pieces 5.2 M. On the same text and with the same
-    settings bert/mini was still at what the frequencies of words tell after 1 100 steps (loss 6.1; README.md), this one
-    at 4.7 after 600: rotary positions let it see neighbours at once. All layers see the whole example; masked words
-    alone, by Muon. Takes the vocabulary of its data.
+    settings, bert/mini had a loss of 6.1 after 1 100 steps, which is that of guessing by word frequency (README.md).
+    This model had 4.7 after 600 steps, because rotary positions let it attend to neighbours at once. All layers attend
+    to the whole example. It learns masked words only, with Muon. Uses the vocabulary of its data.
     """
     model = ModernModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=640, global_every=1)
     optimizer = OptimizerConfig(name="muon", peak_lr=3e-3, momentum=0.95, beta2=0.98, weight_decay=0.01)
@@ -100,10 +100,10 @@ def modern_mini() -> BertRun:
 
 
 def base() -> BertRun:
-    """12 layers x 768, 111 341 442 parameters with heads: BERT-base on one GPU or one node, our defaults.
+    """12 layers x 768, 111 341 442 parameters with heads: BERT-base with our defaults, for one GPU or one node.
 
-    The hyperparameters of recipe A, with the exact clip, packed batches and a full shuffle. 1 000 000 steps of 1024
-    examples of 128 tokens are 131 G tokens: 7.2e19 FLOPs.
+    It has the hyperparameters of recipe A, with the exact clip, packed batches and a full shuffle. 1 000 000 steps of
+    1024 examples of 128 tokens are 131 G tokens: 7.2e19 FLOPs.
     """
     return BertRun(
         num_steps=1_000_000,
@@ -118,7 +118,7 @@ def base() -> BertRun:
 
 
 def large() -> BertRun:
-    """24 layers x 1024, 337 872 258 parameters with heads: BERT-large on one node or more. Otherwise as bert/base."""
+    """24 layers x 1024, 337 872 258 parameters with heads: BERT-large for one node or more, else like bert/base."""
     return base().changed(model=_bert(24, 1024, SABERTOOTH_VOCAB_SIZE))
 
 
@@ -127,8 +127,8 @@ def modern_base() -> BertRun:
 
     Rotary positions, GeGLU, layer norm before the layers, no biases, two local layers (window 128) after each global
     one, no segments and no sentence order, 30 % masking, packed batches of examples of up to 1 024 tokens. The learning
-    rate is held at 8e-4 after the warm-up, then decayed, as in ModernBERT. 100 000 steps of 512 examples are at most
-    52 G tokens. (With ModernBERT's own 50 368 pieces it has the 149 M parameters of the paper.)
+    rate stays at 8e-4 after the warm-up and is then decayed, as in ModernBERT. 100 000 steps of 512 examples are at
+    most 52 G tokens. (With ModernBERT's own 50 368 pieces it has the 149 M parameters of the paper.)
     """
     return BertRun(
         num_steps=100_000,
@@ -148,8 +148,9 @@ def modern_base() -> BertRun:
 def recipe_a() -> BertRun:
     """Sabertooth's single-host recipe for BERT-base, 82.8 on GLUE's dev sets: 1024 x 1 M steps, learning rate 1e-4.
 
-    As the code of the published results computed it: rows of 128, batch rows that read on in their documents, random
-    replacements from the whole vocabulary, and the squared-norm clip (a gradient of norm g > 1 is scaled to norm 1/g).
+    It computes the same as the code of the published results: rows of 128, batch rows that continue their documents,
+    random replacements from the whole vocabulary, and the squared-norm clip (a gradient of norm g > 1 is scaled to norm
+    1/g).
     """
     return base().changed(
         objective=BertObjectiveConfig(random_replacement="whole_vocabulary_compat"),
@@ -162,8 +163,8 @@ def recipe_a() -> BertRun:
 def recipe_b() -> BertRun:
     """Sabertooth's large-batch recipe for BERT-base, 82.7 on GLUE's dev sets: 4096 x 125 k steps, learning rate 1e-3.
 
-    Half the examples of recipe A (a TPU v3-32 in the original). The squared-norm clip at 0.4 acts on gradients of norm
-    0.632 and more. Otherwise as recipe A.
+    It sees half the examples of recipe A (the original used a TPU v3-32). The squared-norm clip at 0.4 changes
+    gradients of norm 0.632 and more. Otherwise like recipe A.
     """
     optimizer = OptimizerConfig(
         peak_lr=1e-3,
@@ -189,4 +190,4 @@ PRESETS: dict[str, Callable[[], BertRun]] = {
     "recipe-a": recipe_a,
     "recipe-b": recipe_b,
 }
-"""Preset name, without the recipe, to the function that makes it."""
+"""Preset name, without the recipe, to the function that returns it."""

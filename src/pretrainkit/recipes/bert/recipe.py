@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""The recipe's interface to the rest of pretrainkit. Torch-free to import."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Bert(
         return sample(config, model, source, num)
 
     def baselines(self, config: BertRun) -> dict[str, float]:
-        """The cross-entropy of guessing by word frequency, and of guessing blindly, in nats per token."""
+        """Return the cross-entropy of guessing by word frequency, and of guessing uniformly, in nats per token."""
         from math import log
 
         from pretrainkit.recipes.bert.source import unigram_loss
@@ -114,16 +114,16 @@ class Bert(
         from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
         from pretrainkit.tokenizers.load import load_tokenizer
 
-        found = load_tokenizer(tokenizer)
-        cls, sep = (found.special.cls,), (found.special.sep,)
+        loaded = load_tokenizer(tokenizer)
+        cls, sep = (loaded.special.cls,), (loaded.special.sep,)
         return TokenReader(
-            found.encode_flat,
+            loaded.encode_flat,
             ControlTokens(cls, sep, sep),
-            found.fingerprint,
+            loaded.fingerprint,
             config.model.max_positions,
-            word_prefix=found.word_prefix,
-            unknown=found.special.unk,
-            encode_with_offsets=found.encode_with_offsets,
+            word_prefix=loaded.word_prefix,
+            unknown=loaded.special.unk,
+            encode_with_offsets=loaded.encode_with_offsets,
         )
 
     def build_text_encoder(self, config: BertRun, model: Any) -> TextEncoder:
@@ -157,7 +157,8 @@ class Bert(
         write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, special=special)
 
     def import_huggingface(self, folder: Path) -> tuple[BertRun, Mapping[str, Any]]:
-        """The config is that of bert/base or bert/modern-base with the model of the folder; data paths are missing."""
+        """Read the folder's model and weights. The config is that of bert/base or bert/modern-base with this model; its
+        data paths are missing."""
         from pretrainkit.recipes.bert.convert import read_huggingface
 
         model, state = read_huggingface(folder)

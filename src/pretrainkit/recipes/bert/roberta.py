@@ -1,5 +1,5 @@
-"""RoBERTa, CamemBERT and XLM-RoBERTa as BERTs, which they are up to names: positions are counted from the row behind
-that of the padding id, and there is one segment.
+"""Read RoBERTa, CamemBERT and XLM-RoBERTa as BERT models. They differ in names, in their positions, which start at the
+row after the padding id's, and in having only one segment.
 
 Source: Liu et al. 2019, https://arxiv.org/abs/1907.11692, as transformers stores it.
 """
@@ -25,7 +25,7 @@ _NUM_SEGMENTS = 2
 
 
 def as_bert_config(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `config.json` of a BERT that computes the same. Raises CheckpointError if there is none."""
+    """Return the `config.json` of the equivalent BERT. Raises CheckpointError if there is none."""
     only(values, {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1})
     num_positions = values.get("max_position_embeddings", 514) - _first_position(values)
     rest = {"hidden_act": "gelu", "max_position_embeddings": num_positions, "type_vocab_size": _NUM_SEGMENTS}
@@ -33,8 +33,8 @@ def as_bert_config(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_bert_state(state: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of a folder with this `config.json` as those of a BERT. Both segments are the same, so that
-    the second text of a pair gives what it gives there. Raises CheckpointError if the embeddings are missing."""
+    """Return the tensors of a folder with this `config.json` under BERT's names. Both segments get the same embedding,
+    so that pairs of texts give equal results. Raises CheckpointError if the embeddings are missing."""
     has_prefix = any(name.startswith("roberta.") for name in state)
     tensors = {_bert_name(name, has_prefix=has_prefix): tensor for name, tensor in state.items()}
     if missing := {_POSITIONS, _SEGMENTS} - tensors.keys():

@@ -1,4 +1,4 @@
-"""Examples as text, for eyes: what the model is shown, what it puts in the gaps, and the truth.
+"""Examples as readable text: the masked input, the model's predictions, and the original text.
 
 Dimensions: B examples, K predictions.
 """
@@ -22,15 +22,16 @@ from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 HIDDEN = "<mask>"
 ORDERS = {"order": ("as written", "swapped"), "next": ("as written", "from elsewhere")}
-"""By kind of pair: what the labels 0 and 1 of an example are called."""
+"""Names of the labels 0 and 1, by kind of pair."""
 
 
 def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
-    """`num` examples evenly spread over the first component of the held-out data; none without a copy of the tokenizer.
+    """Return `num` examples, evenly spread over the first component of the held-out data. Returns none if the shards
+    have no copy of the tokenizer.
 
     Returns:
-        Per example `masked`, `predicted` (the likeliest piece in each place) and `truth`, and with sentence order
-        `order`: as the model says / as it is.
+        Per example `masked`, `predicted` (the most likely piece in each place) and `truth`; with sentence order also
+        `order`: the predicted label / the true label.
     """
     folder, size = Path(config.data.valid[0].path) / "tokenizer", source.sizes[0]
     if not folder.is_dir() or not size:
@@ -39,48 +40,48 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
     index = np.array(spread(size, num), np.int64)
     zeros = np.zeros(len(index), np.int64)  # the first component and epoch; held-out examples need no key
     batch = source.build(Records(zeros, zeros, index, zeros.astype(np.uint64)))
-    said_K, said_B = _answers(config, model, batch, len(tokenizer.pieces()))
+    predicted_K, order_B = _answers(config, model, batch, len(tokenizer.pieces()))
     filled = {**batch, "input_ids": batch["input_ids"].copy()}
     is_used = batch["masked_lm_weights"] > 0
     if "cu_seqlens" in batch:
-        filled["input_ids"][batch["masked_lm_positions"][is_used]] = said_K
+        filled["input_ids"][batch["masked_lm_positions"][is_used]] = predicted_K
     else:
-        filled["input_ids"][is_used.nonzero()[0], batch["masked_lm_positions"][is_used]] = said_K
-    found, pair = [], config.objective.sentence_pair
+        filled["input_ids"][is_used.nonzero()[0], batch["masked_lm_positions"][is_used]] = predicted_K
+    samples, pair = [], config.objective.sentence_pair
     for row in range(len(index)):
         shown, predicted = readable(batch, row, tokenizer, pair), readable(filled, row, tokenizer)
         texts = {"masked": shown["shown"], "predicted": predicted["shown"], "truth": shown["truth"]}
-        if said_B is not None:
-            texts["order"] = f"{ORDERS[pair][int(said_B[row])]} / {shown['order']}" if shown["order"] else ""
-        found.append(texts)
-    return found
+        if order_B is not None:
+            texts["order"] = f"{ORDERS[pair][int(order_B[row])]} / {shown['order']}" if shown["order"] else ""
+        samples.append(texts)
+    return samples
 
 
 @torch.no_grad()
 def _answers(
     config: BertRun, model: nn.Module, batch: dict[str, np.ndarray], num_pieces: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The likeliest piece of each used prediction in order, and of each example whether it looks swapped. On the CPU.
-    A model may have more rows than there are pieces."""
+    """Compute, on the CPU, the most likely piece of each used prediction and the predicted order of each example. The
+    model's table may have more rows than there are pieces."""
     model = on_cpu(model)
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
     inputs, targets = read_batch(tensors, config.data.max_seq_length)
     with evaluation_mode(model):
         outputs = model(inputs)
-    said_K = outputs.logits_KV[:, :num_pieces].argmax(-1)[targets.weight_K > 0].numpy()
+    predicted_K = outputs.logits_KV[:, :num_pieces].argmax(-1)[targets.weight_K > 0].numpy()
     order_B2 = outputs.sentence_order_B2
-    return said_K, None if order_B2 is None else order_B2.argmax(-1).numpy()
+    return predicted_K, None if order_B2 is None else order_B2.argmax(-1).numpy()
 
 
 def readable(
     batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer, pair: Literal["order", "next"] = "order"
 ) -> dict[str, str]:
-    """One example of a `rows` or `packed` batch, of pairs of that kind.
+    """Return one example of a `rows` or `packed` batch as text. `pair` is the kind of its pairs.
 
     Returns:
-        "truth": the text, segments in the order shown, parted by " | ". "shown": the same with <mask> for hidden tokens
-        and random ones where they stand. "predict": the tokens to predict, in order. "order": one of `ORDERS`, or ""
-        where that is no question.
+        "truth": the text, with segments in the order shown, separated by " | ". "shown": the same text as the model
+        reads it, with <mask> and random tokens. "predict": the tokens to predict, in order. "order": one of `ORDERS`,
+        or "" if the example has one segment or sentence order is not trained.
     """
     ids, places, originals = _example(batch, row)
     truth = ids.copy()
@@ -98,7 +99,7 @@ def readable(
 
 
 def _example(batch: Mapping[str, np.ndarray], row: int) -> tuple[NDArray, NDArray, NDArray]:
-    """Ids without padding, positions of the predictions among them, and the original ids there."""
+    """Return the ids without padding, the positions of the predictions among them, and the original ids there."""
     if "cu_seqlens" in batch:
         begin, end = (int(edge) for edge in batch["cu_seqlens"][row : row + 2])
         places = batch["masked_lm_positions"]
@@ -110,7 +111,7 @@ def _example(batch: Mapping[str, np.ndarray], row: int) -> tuple[NDArray, NDArra
 
 
 def _text(ids: NDArray, truth: NDArray, tokenizer: Tokenizer, is_start: NDArray[np.bool_]) -> str:
-    """Decoded between control tokens; a blank before a hidden token that begins a word."""
+    """Decode the ids between control tokens, with a space before a hidden token that begins a word."""
     parts, run = [], []
     for token, true in zip(ids[1:-1].tolist(), truth[1:-1].tolist(), strict=True):
         if token not in (tokenizer.special.mask, tokenizer.special.sep):
@@ -124,5 +125,5 @@ def _text(ids: NDArray, truth: NDArray, tokenizer: Tokenizer, is_start: NDArray[
 
 
 def _decoded(run: list[int], tokenizer: Tokenizer, is_start: NDArray[np.bool_]) -> str:
-    """With the blank before its first word that decoding drops."""
+    """Decode a run of ids, and restore the space before its first word, which decoding drops."""
     return " " * int(is_start[run[0]]) + tokenizer.decode(run).strip() if run else ""

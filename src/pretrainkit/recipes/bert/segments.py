@@ -1,6 +1,6 @@
-"""From a chunk to the two segments of an example: where to split it, what to leave out, which segment comes first.
+"""Split a chunk into the two segments of an example, drop the excess tokens, and choose the segment that comes first.
 
-Everything is drawn from one uint64 key per example, in separate streams. No token is read here.
+All choices are drawn from one uint64 key per example, in separate streams. No token is read here.
 
 Dimensions: B examples.
 """
@@ -23,14 +23,14 @@ _STREAMS = np.array(
 
 @dataclass(frozen=True)
 class Segments:
-    """Which tokens of the corpus make up each example, in the order in which the example shows them."""
+    """Spans of the corpus that form each example, in the order in which the example shows them."""
 
     starts_B2: Ints
-    """First token of the first and the second segment."""
+    """Global offset of the first token of the first and the second segment."""
     lengths_B2: Ints
-    """Their tokens; the second has 0 in an example of one segment."""
+    """Number of tokens of the segments; the second is 0 in an example of one segment."""
     is_swapped: NDArray[np.bool_]
-    """(B,) the segment that is shown first comes second in the document; of pairs of kind "next", the second segment
+    """(B,) True if the first segment comes second in the document; for pairs of kind "next", True if the second segment
     does not follow the first."""
 
     @property
@@ -40,15 +40,16 @@ class Segments:
 
     @property
     def num_text(self) -> Ints:
-        """(B,) tokens without [CLS] and [SEP]."""
+        """(B,) number of tokens without [CLS] and [SEP]."""
         return self.lengths_B2[:, 0] + self.lengths_B2[:, 1]
 
 
 def example_lengths(index: ChunkIndex, rows: Ints, *, max_tokens: int, sentence_order: bool) -> Ints:
-    """(B,) tokens of the examples of the chunks `rows`, with [CLS] and [SEP]: known without any draw."""
+    """Return the (B,) lengths of the examples of the chunks `rows`, with [CLS] and [SEP]. They involve no random
+    draw."""
     num_inner = index.inner_begins[rows + 1] - index.inner_begins[rows]
     limit = token_limits(num_inner, max_tokens, sentence_order)
-    # The text, [CLS] and [SEP], and one more [SEP] for pairs, which is what their limit has less.
+    # The text, [CLS], [SEP], and for pairs one more [SEP], by which their limit is smaller.
     return np.minimum(index.lengths[rows], limit) + 2 + (max_tokens - limit)
 
 
@@ -64,19 +65,21 @@ def draw_segments(
 ) -> Segments:
     """Split, trim and swap, as Sabertooth does; or split, trim and replace the second segment.
 
-    A chunk of n > 1 sentences is split at one of its n - 1 inner sentence ends, each equally likely. While a pair has
-    more than max_tokens - 1 tokens, one is removed from the longer segment (the second where they are equal), from
-    its front or its back by the toss of a coin; a single segment likewise down to max_tokens. How many tokens each
-    segment loses follows from the lengths, and how many of those at the front is binomial, so nothing is simulated.
+    A chunk of n > 1 sentences is split at one of its n - 1 inner sentence ends, all equally likely. While a pair has
+    more than max_tokens - 1 tokens, one token is removed from the longer segment (from the second if they are equal),
+    at its front or its back with equal probability. A single segment is trimmed to max_tokens in the same way. The
+    number of tokens that each segment loses follows from the lengths, and the number removed at the front is binomial,
+    so no step-by-step simulation is needed.
 
     Args:
-        rows: (B,) which chunks of the index.
+        rows: (B,) indices of the chunks.
         keys: (B,) one per example.
         max_tokens: max_seq_length - 2.
-        sentence_order: False: every chunk is one segment of up to max_tokens, and nothing is swapped.
-        swap_probability: Share of the pairs to swap or to give another second segment.
-        pair: order: swap. next: the second segment becomes as many tokens from the beginning of another chunk on, each
-            equally likely; where the corpus ends too early, its last ones. None with a corpus of one chunk.
+        sentence_order: If False, every chunk is one segment of up to max_tokens, and nothing is swapped.
+        swap_probability: Share of the pairs that are swapped or get another second segment.
+        pair: order: swap. next: the second segment becomes a span of equal length from the beginning of another chunk,
+            all chunks equally likely. If the corpus ends too early, its last tokens are used. A corpus of one chunk has
+            no such pairs.
     """
     split_keys, swap_keys, *trim_keys, elsewhere_keys = fold(keys, _STREAMS)
     starts, totals = index.starts[rows], index.lengths[rows].astype(np.int64)
@@ -110,7 +113,7 @@ def draw_segments(
         is_swapped = (draws < swap_probability) & (second_length > 0)
         if pair == "next":
             is_swapped &= len(index) > 1
-            # Another chunk than its own: 1 to N - 1 chunks further on, past the end from the first one on.
+            # A chunk other than its own: 1 to N - 1 chunks later, modulo the number of chunks.
             other = (rows + 1 + _below(elsewhere_keys, np.full_like(rows, len(index) - 1))) % len(index)
             last = index.starts[-1] + index.lengths[-1] - lengths_B2[:, 1]
             starts_B2[is_swapped, 1] = np.minimum(index.starts[other], last)[is_swapped]
@@ -121,10 +124,10 @@ def draw_segments(
 
 
 def removed_tokens(first: Ints, second: Ints, excess: Ints) -> tuple[Ints, Ints]:
-    """How many tokens each segment loses when `excess` are removed one at a time from the longer (ties: the second).
+    """Return how many tokens each segment loses when `excess` tokens are removed one by one from the longer segment.
 
-    First the longer one is cut down to the other, then they take turns, the second first. Neither gets empty as long as
-    two tokens are left in a pair.
+    If both are equal, the second loses one. So the longer segment is first reduced to the length of the other, then
+    both lose tokens alternately, beginning with the second. Neither becomes empty while a pair has two tokens.
     """
     levelling = np.minimum(np.abs(first - second), excess)
     rest = excess - levelling
@@ -134,17 +137,17 @@ def removed_tokens(first: Ints, second: Ints, excess: Ints) -> tuple[Ints, Ints]
 
 
 def coin_tosses(keys: Keys, num: Ints) -> Ints:
-    """(B,) heads among `num` fair coins per key: one random bit each, counted 64 at a time."""
+    """Return the (B,) numbers of heads among `num` fair coins per key: one random bit each, counted 64 at a time."""
     num_words = (num + 63) // 64
     row = np.repeat(np.arange(len(num)), num_words)
     word = np.arange(len(row)) - np.repeat(np.cumsum(num_words) - num_words, num_words)
-    # Of a key's last word only as many bits count as there are coins left: the others are shifted out.
+    # The surplus bits of a key's last word are shifted out, so that one bit per coin remains.
     unused = np.maximum(0, (word + 1) * 64 - num[row]).astype(np.uint64)
     heads = np.bitwise_count(fold(keys[row], word) >> unused)
     return np.bincount(row, heads, minlength=len(num)).astype(np.int64)
 
 
 def _below(draws: Keys, bound: Ints) -> Ints:
-    """Integers in [0, bound) from 64-bit draws, all equally likely up to bound / 2^32."""
+    """Return integers in [0, bound) from 64-bit draws, all equally likely up to a deviation of bound / 2^32."""
     high = draws >> np.uint64(32)
     return ((high * bound.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)

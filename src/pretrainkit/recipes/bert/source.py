@@ -1,4 +1,4 @@
-"""The examples of the BERT recipe: token shards in, masked batches out, any records in any order.
+"""Data source of the BERT recipe: builds masked batches from token shards, for any records in any order.
 
 Dimensions: B examples, D documents.
 """
@@ -41,16 +41,16 @@ class Component:
 
 
 class BertSource(BatchSource):
-    """All chunks of all components.
+    """Examples from all chunks of all components.
 
-    "valid" ignores the records' keys and epochs: an example is always split, trimmed, swapped and masked in the same
-    way, whatever the seed, so that the losses of runs and of steps compare. It also always masks
-    `objective.valid_masking_rate` (15 %) of the tokens, whatever the rate in training: predicting more from less is
-    harder, so losses at different rates do not compare (`max_predictions` and the unit are those of training).
+    The split "valid" ignores the keys and epochs of records: an example is always split, trimmed, swapped and masked in
+    the same way for any seed, so that the losses of runs and of steps are comparable. It also always masks
+    `objective.valid_masking_rate` (15 %) of the tokens, for any rate in training: predicting more tokens from fewer is
+    harder, so losses at different rates are not comparable. (`max_predictions` and the unit are those of training.)
     """
 
     def __init__(self, config: BertRun, split: Split, components: Sequence[Component], masking: Masking) -> None:
-        """`config` is bound; `components` are in its order."""
+        """Create the source. `config` is bound; `components` are in its order."""
         self.config, self.split, self.components, self.masking = config, split, tuple(components), masking
         self.special = components[0].shards.special
         self._max_tokens = config.data.max_seq_length - 2
@@ -65,7 +65,8 @@ class BertSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the tokens and of every setting that an example depends on; not of the layout, which changes none."""
+        """Fingerprint of the tokens and of every setting that examples depend on. It excludes the layout, which does
+        not change them."""
         data, objective = self.config.data, self.config.objective
         parts = [component.shards.fingerprint for component in self.components]
         parts += [self.split, str(data.max_seq_length), data.chunking, str(self.config.num_predictions)]
@@ -80,19 +81,19 @@ class BertSource(BatchSource):
 
     @property
     def _replacements(self) -> str:
-        """Of the ids themselves: they also depend on whether the shards still have their copy of the tokenizer."""
+        """Fingerprint of the replacement ids. They also depend on the copy of the tokenizer, which may be absent."""
         ids = np.ascontiguousarray(self.masking.replacement_ids, "<i8")
         return hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
 
     @property
     def num_tokens(self) -> int:
-        """Text tokens of all components."""
+        """Number of text tokens of all components."""
         return sum(int(component.chunks.lengths.sum(dtype=np.int64)) for component in self.components)
 
     @property
     def lost_share(self) -> float:
-        """Share of the text tokens that an epoch leaves out because chunks are longer than examples: 0 unless
-        data.chunking is "sabertooth". Which ones differs from epoch to epoch."""
+        """Share of the text tokens that an epoch drops because chunks are longer than examples. It is 0 unless
+        data.chunking is "sabertooth". Each epoch drops other tokens."""
         lost = sum(
             component.chunks.num_tokens_lost(self._max_tokens, self.config.objective.sentence_order)
             for component in self.components
@@ -100,7 +101,7 @@ class BertSource(BatchSource):
         return lost / max(1, self.num_tokens)
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report, from stored lengths alone: nothing is lost or capped without a trace."""
+        """Return statistics for logs and the report, from stored lengths alone. They show what is dropped or capped."""
         lengths = np.concatenate([self._lengths(c, np.arange(len(c.chunks))) for c in self.components])
         num_inner = np.concatenate([component.chunks.num_inner for component in self.components])
         num_text = lengths - 2 - ((num_inner > 0) & self.config.objective.sentence_order)
@@ -116,30 +117,30 @@ class BertSource(BatchSource):
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        found = np.empty(len(records), np.int64)
+        lengths_B = np.empty(len(records), np.int64)
         for component, own in self._by_component(records):
-            found[own] = self._lengths(component, records.index[own])
-        return found
+            lengths_B[own] = self._lengths(component, records.index[own])
+        return lengths_B
 
     def _lengths(self, component: Component, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         has_order = self.config.objective.sentence_order
         return example_lengths(component.chunks, rows, max_tokens=self._max_tokens, sentence_order=has_order)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """A `rows` or `packed` batch, see `batch.py`."""
+        """Build a `rows` or `packed` batch; see `batch.py`."""
         examples, capacity = self.examples(records), self.config.data.microbatch_tokens
         return _laid_out(self.config, examples, self.special, self.masking.rate, capacity)
 
     def examples(self, records: Records) -> Examples:
-        """The masked examples, before they are laid out."""
-        # Held-out examples have no keys of their own.
+        """Return the masked examples, before they are arranged in rows or packed."""
+        # The keys of held-out examples do not depend on the seed or the epoch.
         is_train = self.split == "train"
         keys = records.key if is_train else fold(fold(_VALID, records.source), records.index)
         segments, text = self._segments(records, keys)
         return layouts.assemble(segments, text, keys, self.masking, self.special)
 
     def _segments(self, records: Records, keys: Keys) -> tuple[Segments, NDArray[np.integer]]:
-        """What each example consists of, and its tokens, example after example."""
+        """Return the segments of all examples, and their tokens, example by example."""
         drawn = []
         for component, own in self._by_component(records):
             segments = draw_segments(
@@ -169,15 +170,15 @@ class BertSource(BatchSource):
         return merged, tokens
 
     def _by_component(self, records: Records) -> list[tuple[Component, slice | NDArray[np.int64]]]:
-        """Each component with its rows of the batch."""
+        """Return each component with the indices of its rows in the batch."""
         if len(self.components) == 1:
             return [(self.components[0], slice(None))]
         return [(c, np.flatnonzero(records.source == number)) for number, c in enumerate(self.components)]
 
 
 def open_source(config: BertRun, split: Split) -> BertSource:
-    """Return the examples of a split of a bound config. Raises DataError where no shards were given, they are broken,
-    or they hold nothing to learn from."""
+    """Return the examples of a split of a bound config. Raises DataError if no shards are given, or they are broken or
+    have no tokens."""
     components, objective = _components(config, split), config.objective
     shards = components[0].shards
     rate = objective.masking_rate if split == "train" else objective.valid_masking_rate
@@ -188,15 +189,17 @@ def open_source(config: BertRun, split: Split) -> BertSource:
 
 
 def bind(config: BertRun) -> BertRun:
-    """Fill in `model.vocab_size` from the token shards, and check the config against them. Raises ConfigError where
-    settings and tokenizer do not fit each other; DataError where folders are missing or broken, were made with
-    different tokenizers, hold nothing, or held-out documents are in the training data."""
+    """Fill in `model.vocab_size` from the token shards, and check the config against them.
+
+    Raises ConfigError if the settings do not fit the tokenizer. Raises DataError if folders are missing, broken or
+    empty, were made with different tokenizers, or held-out documents are in the training data.
+    """
     train, valid = (
         [TokenShards.open(source.path) for source in sources] for sources in (config.data.train, config.data.valid)
     )
     if not train:
         raise DataError(
-            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER\n"
+            "there is nothing to train on: data.train names no token shards\n  set data.train=FOLDER, with a folder\n"
             "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
     _check_tokenizers([*train, *valid])
@@ -220,7 +223,7 @@ def bind(config: BertRun) -> BertRun:
 def _components(config: BertRun, split: Split) -> list[Component]:
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
-        raise DataError(f"data.{split} names no token shards\n  give it as data.{split}=FOLDER")
+        raise DataError(f"data.{split} names no token shards\n  set data.{split}=FOLDER")
     components = []
     for source in sources:
         shards = TokenShards.open(source.path)
@@ -232,7 +235,7 @@ def _components(config: BertRun, split: Split) -> list[Component]:
         )
         if not len(index):
             raise DataError(
-                f"{shards.folder} holds no tokens, so there are no examples for data.{split}\n"
+                f"{shards.folder} has no tokens, so there are no examples for data.{split}\n"
                 "  leave it out, or encode a corpus that has text"
             )
         if config.model.vocab_size is not None and config.model.vocab_size < shards.vocab_size:
@@ -246,7 +249,7 @@ def _components(config: BertRun, split: Split) -> list[Component]:
 
 
 def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.integer]:
-    """What a random replacement may be: all ids (compatible mode), or all but control tokens and single bytes."""
+    """Return the ids of random replacements: all ids (compatible mode), or all except control tokens and bytes."""
     ids = np.arange(shards.vocab_size)
     if config.objective.random_replacement == "whole_vocabulary_compat":
         return ids
@@ -256,11 +259,11 @@ def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.integer
 
 
 def _is_word_start(shards: TokenShards) -> NDArray[np.bool_]:
-    """(V,) from the tokenizer that made the shards."""
+    """Return (V,) bool, True for ids that begin a word, from the tokenizer that made the shards."""
     if not shards.tokenizer_folder.is_dir():
         raise DataError(
-            f"{shards.folder} has no copy of its tokenizer, which objective.mask_unit=whole_word needs to tell where "
-            "words begin\n  make the shards with pretrainkit tokenizer encode, or choose objective.mask_unit=token"
+            f"{shards.folder} has no copy of its tokenizer, which objective.mask_unit=whole_word needs to find the "
+            "beginnings of words\n  make the shards with pretrainkit tokenizer encode, or set objective.mask_unit=token"
         )
     return load_tokenizer(shards.tokenizer_folder).is_word_start()
 
@@ -278,20 +281,20 @@ def _check_tokenizers(shards: Sequence[TokenShards]) -> None:
 
 
 _USUAL_VOCABULARY = 32_128
-"""Rows of the embedding table where no tokenizer says how many."""
+"""Assumed rows of the embedding table if there is no tokenizer."""
 
 
 def without_data(config: BertRun) -> tuple[BertRun, str]:
-    """The config with a vocabulary, and what `assumed_batch` assumes."""
-    told = f"examples of data.max_seq_length={config.data.max_seq_length} tokens"
+    """Return the config with a vocabulary, and a description of what `assumed_batch` assumes."""
+    assumptions = f"examples of data.max_seq_length={config.data.max_seq_length} tokens"
     if config.model.vocab_size is None:
         config = config.changed(model={"vocab_size": _USUAL_VOCABULARY})
-        told += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
-    return config, told
+        assumptions += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
+    return config, assumptions
 
 
 def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
-    """Examples that are as long as they may be, pairs where there are pairs."""
+    """Return a batch of examples of maximum length. They are pairs if sentence order is trained."""
     data, objective = config.data, config.objective
     assert config.model.vocab_size is not None
     num_text = data.max_seq_length - 2 - objective.sentence_order
@@ -312,7 +315,7 @@ def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
 def _laid_out(
     config: BertRun, examples: Examples, special: SpecialIds, masking_rate: float, capacity: int | None
 ) -> dict[str, np.ndarray]:
-    """A `rows` or `packed` batch, as the config says."""
+    """Arrange examples as a `rows` or `packed` batch, as the config says."""
     has_order = config.objective.sentence_order
     if config.data.batching == "rows":
         width, num_slots = config.data.max_seq_length, config.num_predictions
@@ -321,9 +324,8 @@ def _laid_out(
 
 
 def unigram_loss(config: BertRun) -> float:
-    """Cross-entropy on held-out tokens of the add-one-smoothed token frequencies of the training data, in nats/token.
-
-    Counts the first 10 M training tokens and scores the first 1 M held-out ones.
+    """Return the cross-entropy of held-out tokens under the add-one-smoothed token frequencies of the training data, in
+    nats per token. Counts the first 10 M training tokens and scores the first 1 M held-out tokens.
     """
     vocab_size = int(config.model.vocab_size or 0)
     counts = _count(config.data.train, 10_000_000, vocab_size) + 1
@@ -333,7 +335,7 @@ def unigram_loss(config: BertRun) -> float:
 
 
 def _count(sources: Sequence[SourceConfig], num_tokens: int, vocab_size: int) -> NDArray[np.int64]:
-    """How often each id occurs among the first `num_tokens` tokens."""
+    """Count the occurrences of each id among the first `num_tokens` tokens."""
     counts = np.zeros(vocab_size, np.int64)
     opened = map(TokenShards.open, (source.path for source in sources))
     for tokens in (shards.tokens(shard) for shards in opened for shard in range(shards.num_shards)):
