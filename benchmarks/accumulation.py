@@ -1,15 +1,16 @@
-"""What decoupled accumulation costs: a batch of K microbatches whose pairs are all contrasted with each other, against
+"""Cost of decoupled accumulation: a batch of K microbatches, in which all pairs are contrasted with each other, against
 K separate batches of one microbatch.
 
     python benchmarks/accumulation.py [--num-microbatches 16] [--microbatch-size 32] [--rounds 7] [--quick]
 
-Both sides: the towers of clip/tiny, images of 64 x 64 and captions of 25 tokens, float32, forward, loss and backward
-pass through `pretrainkit.training.accumulate`, no optimiser. They take turns within each round; what counts is CPU
-time: the medians, and the median of the rounds' ratios. All microbatches but one are embedded twice, so with a backward
-pass of two forward passes the least possible is 1 + (K - 1) / K / 3.
+Both sides use the towers of clip/tiny, images of 64 x 64, captions of 25 tokens and float32. They run forward pass, loss
+and backward pass with `pretrainkit.training.accumulate`, without an optimiser. They alternate within each round. The
+results are CPU times: the medians, and the median of the rounds' ratios. All microbatches except one are embedded
+twice. So if a backward pass costs two forward passes, the smallest possible ratio is 1 + (K - 1) / K / 3.
 
-Memory is that of fresh processes: the largest resident size (Linux, VmHWM) during a step after some warm-up, less the
-resident size before it. The other column counts only what autograd keeps for the backward pass, at its largest.
+Memory is measured in new processes: the maximum resident size (Linux, VmHWM) during a step after some warm-up, minus
+the resident size before it. The other column counts only the tensors that autograd keeps for the backward pass, at
+their maximum.
 """
 
 import argparse
@@ -35,11 +36,11 @@ from pretrainkit.training.precision import Precision
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 VOCAB_SIZE, NUM_TOKENS, IMAGE_SIZE = 8000, 25, 64
 SMALL_BLOCKS_RETURN = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-"""glibc gives freed memory back at once, so that the resident size says what is in use."""
+"""Makes glibc return freed memory at once, so that the resident size is the memory in use."""
 
 
 def make(microbatch_size: int, num_microbatches: int) -> tuple[ClipObjective, nn.Module, list[dict[str, Tensor]]]:
-    """The objective, the model of clip/tiny in training mode, and microbatches of noise."""
+    """Return the objective, the model of clip/tiny in training mode, and microbatches of noise."""
     from pretrainkit.recipes.clip.model import DualEncoder
 
     config: ClipRun = PRESETS["tiny"]()
@@ -70,7 +71,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def compare_times(microbatch_size: int, num_microbatches: int, rounds: int) -> tuple[float, float, float]:
-    """Median CPU seconds of the K batches of one microbatch, of the one batch of K, and the median of their ratios."""
+    """Return the median CPU seconds of K batches of one microbatch, those of one batch of K, and the median ratio."""
     objective, model, batches = make(microbatch_size, num_microbatches)
 
     def separate() -> None:
@@ -92,7 +93,7 @@ def compare_times(microbatch_size: int, num_microbatches: int, rounds: int) -> t
 
 
 class KeptBytes:
-    """What autograd has kept for the backward pass: now, and at most. A tensor that is kept twice counts once."""
+    """Counts the bytes that autograd keeps for the backward pass: now, and at most. A tensor is counted only once."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -111,7 +112,7 @@ class KeptBytes:
 
 
 class Kept:
-    """A tensor for the backward pass, counted as long as it is kept."""
+    """A tensor that is kept for the backward pass. It is counted while this object exists."""
 
     def __init__(self, count: KeptBytes, tensor: Tensor) -> None:
         self._count, self.tensor = count, tensor
@@ -129,11 +130,11 @@ def status_kilobytes(name: str) -> int:
 
 
 def measure_memory(microbatch_size: int, num_microbatches: int) -> None:
-    """Prints MB beyond what was resident before the step, and MB kept for the backward pass."""
+    """Print the growth of the resident size in MB during a step, and the MB kept for the backward pass."""
     objective, model, batches = make(microbatch_size, num_microbatches)
     accumulate(objective, model, batches[:2], precision=FLOAT32)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM
     before = status_kilobytes("VmRSS")
     accumulate(objective, model, batches, precision=FLOAT32)
     grown = status_kilobytes("VmHWM") - before
@@ -144,7 +145,7 @@ def measure_memory(microbatch_size: int, num_microbatches: int) -> None:
 
 
 def memory_of(microbatch_size: int, num_microbatches: int) -> tuple[float, float]:
-    """`measure_memory` in a fresh process."""
+    """Run `measure_memory` in a new process."""
     command = [sys.executable, __file__, "--memory", str(microbatch_size), str(num_microbatches)]
     done = subprocess.run(
         command, env=os.environ | SMALL_BLOCKS_RETURN, capture_output=True, text=True, check=True, timeout=300
@@ -160,7 +161,7 @@ def main() -> None:
     parser.add_argument("--microbatch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--memory", nargs=2, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.memory:

@@ -1,10 +1,10 @@
-"""Training steps of several models, each in a process of its own, that take turns.
+"""Measure training steps of several models (contestants), each in a separate process, alternately.
 
-In its turn a contestant makes a step with each of its batches, as in training one follows another. The first of a turn
-is not counted: it finds in the cache what the others left there.
+In its turn a contestant runs one step with each of its batches. The first step of a turn is not counted, because the
+other contestants have filled the CPU's cache.
 
-Their own, because our trainer tells the C library to keep freed memory and transformers leaves that as it is.
-A benchmark calls `measure`, which starts the same file again once for each contestant; that calls `serve`.
+The processes are separate because our trainer tells the C library to keep freed memory, and transformers does not. A
+benchmark calls `measure`, which starts the same file again for each contestant; that process calls `serve`.
 """
 
 import argparse
@@ -26,18 +26,18 @@ Batch = dict[str, Tensor]
 
 
 def add_options(parser: argparse.ArgumentParser, *, batch_size: int, threads: int = 1) -> None:
-    """The options that all such benchmarks have, and those by which contestants are started."""
+    """Add the options that all such benchmarks have, and the hidden options of contestants."""
     parser.add_argument("--batch-size", type=int, default=batch_size)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=threads, help="0: one, then as many as there are cores")
-    parser.add_argument("--quick", action="store_true", help="few examples, one round: to see that it runs")
-    parser.add_argument("--verbose", action="store_true", help="show what the contestants complain about")
+    parser.add_argument("--threads", type=int, default=threads, help="0: first one, then the number of cores")
+    parser.add_argument("--quick", action="store_true", help="few examples, one round: a test that it runs")
+    parser.add_argument("--verbose", action="store_true", help="show the error output of the contestants")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
 
 
 def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """With --quick as little as runs."""
+    """Parse the options; --quick sets the smallest sizes."""
     options = parser.parse_args()
     if options.quick and not options.contestant:
         options.batch_size, options.rounds = 2, 1
@@ -45,12 +45,12 @@ def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def thread_counts(options: argparse.Namespace) -> list[int]:
-    """How many threads to compare with, one comparison after another."""
+    """Return the numbers of threads for which to run the comparison."""
     return [options.threads] if options.threads else sorted({1, os.cpu_count() or 1})
 
 
 def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[Batch], float]:
-    """CPU seconds of a training step with everything but the data."""
+    """Return a function that runs a training step without data preparation and returns its CPU seconds."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
 
@@ -65,9 +65,9 @@ def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[B
     return step
 
 
-def serve(said: Mapping[str, Any], step: Callable[[Batch], float], batches: Sequence[Batch]) -> None:
-    """A contestant: says something, then makes a step for every line that it reads."""
-    print(json.dumps(said), flush=True)
+def serve(report: Mapping[str, Any], step: Callable[[Batch], float], batches: Sequence[Batch]) -> None:
+    """Run a contestant: print its report, then run a step for every line on the standard input."""
+    print(json.dumps(report), flush=True)
     for number, _ in enumerate(sys.stdin):
         print(step(batches[number % len(batches)]), flush=True)
 
@@ -80,42 +80,51 @@ def measure(
     folder: Path,
     check: Callable[[dict[str, Any]], None],
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """What each contestant said first, and the median of what it did per CPU-second.
+    """Return the report of each contestant, and the median of its useful work per CPU-second.
 
     Args:
-        script: The benchmark.
-        names: Of the contestants.
-        arguments: The script's own, the same for all.
-        options: Those of `add_options`.
-        folder: Where contestants find weights and leave gradients.
-        check: Given what all said, ends the program where they do not compute the same.
+        script: Path of the benchmark.
+        names: Names of the contestants.
+        arguments: The script's own arguments, the same for all contestants.
+        options: The options of `add_options`.
+        folder: Folder in which contestants find weights and write gradients.
+        check: Gets all reports, and ends the program if the contestants do not compute the same.
     """
     with ExitStack() as stack:
-        said, steps = {}, {}
+        reports, steps = {}, {}
         for name in names:
             started = _contestant(script, name, arguments, options, folder)
-            said[name], steps[name] = stack.enter_context(started)
-        check(said)
+            reports[name], steps[name] = stack.enter_context(started)
+        check(reports)
         speeds: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(options.rounds + 1):  # the first of all is a warm-up
+        for number in range(options.rounds + 1):  # the first round is a warm-up
             for name in names:
-                turn = [useful / steps[name]() for useful in said[name]["useful"]]
+                turn = [useful / steps[name]() for useful in reports[name]["useful"]]
                 if number:
                     speeds[name] += turn[1:] or turn
-    return said, {name: statistics.median(found) for name, found in speeds.items()}
+    return reports, {name: statistics.median(values) for name, values in speeds.items()}
 
 
 @contextmanager
 def _contestant(
     script: str, name: str, arguments: Sequence[Any], options: argparse.Namespace, folder: Path
 ) -> Iterator[tuple[Any, Callable[[], Any]]]:
-    """A process: what it said first, and a function that lets it make a step and gives the CPU seconds."""
+    """Start a contestant; yield its report, and a function that runs a step and returns its CPU seconds."""
     threads = {"OMP_NUM_THREADS": str(options.threads)}
     if not name.startswith("theirs") or name.endswith("tuned"):
-        threads["GOMP_SPINCOUNT"] = "10000"  # as `pretrainkit` sets it: threads that wait soon sleep
-    given = ["--contestant", name, "--folder", folder, "--batch-size", options.batch_size, "--threads", options.threads]
+        threads["GOMP_SPINCOUNT"] = "10000"  # like `pretrainkit`: waiting threads soon sleep
+    options_of_contestant = [
+        "--contestant",
+        name,
+        "--folder",
+        folder,
+        "--batch-size",
+        options.batch_size,
+        "--threads",
+        options.threads,
+    ]
     with subprocess.Popen(
-        list(map(str, [sys.executable, script, *given, *arguments])),
+        list(map(str, [sys.executable, script, *options_of_contestant, *arguments])),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if options.verbose else subprocess.DEVNULL,

@@ -1,15 +1,15 @@
-"""One contrastive training step of our own towers against OpenCLIP on the same pairs, optimiser and threads.
+"""One contrastive training step of our towers against OpenCLIP, with the same pairs, optimiser and threads.
 
     python benchmarks/contrast.py [--batch 256] [--rounds 9] [--threads 2] [--context 25,77] [--quick]
 
 The towers of `clip/tiny`: ViT 3 x 128 on 64 x 64 pixels in patches of 8, causal text transformer 2 x 128; batch 256,
 float32, InfoNCE with a learned temperature. OpenCLIP's step is that of its training loop: model, `ClipLoss`, backward,
 clip to norm 1, AdamW, clamp of the logit scale, on normalized float images and captions padded to its context length.
-Ours starts from uint8 images and normalizes them too. Contestants take turns within each round; what counts is the
-median of a step's time and the ratio of the medians. Before timing, both get the same weights and must give the same
+Our step starts from uint8 images and also normalizes them. The contestants alternate within each round. The results are
+the median time of a step and the ratio of the medians. Before timing, both get the same weights and must give the same
 loss and the same gradient norm.
 
-A context of 25 is what ZeroVL pads to, 77 OpenCLIP's default: captions have 8 to 20 tokens in both.
+ZeroVL pads to a context of 25; OpenCLIP's default is 77. Captions have 8 to 20 tokens in both.
 """
 
 import argparse
@@ -43,7 +43,7 @@ LAYER_NAMES = {
 
 
 def make_pairs(num: int, width: int, rng: np.random.Generator) -> dict[str, Tensor]:
-    """uint8 images and captions of 8 to 20 tokens, padded with 0 to `width`."""
+    """Return random uint8 images and captions of 8 to 20 tokens, padded with 0 to `width`."""
     lengths = rng.integers(8, 21, num)
     ids = np.zeros((num, width), np.int32)
     for row, length in enumerate(lengths):
@@ -60,8 +60,8 @@ def make_pairs(num: int, width: int, rng: np.random.Generator) -> dict[str, Tens
 
 
 def their_state(ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Our weights under OpenCLIP's names."""
-    found = {
+    """Return our weights under OpenCLIP's names."""
+    state = {
         "visual.class_embedding": ours["image.encoder.class_token"],
         "visual.positional_embedding": ours["image.encoder.position_embedding"],
         "visual.conv1.weight": ours["image.encoder.patch.weight"].view(-1, 3, 8, 8),
@@ -72,9 +72,9 @@ def their_state(ours: dict[str, Tensor]) -> dict[str, Tensor]:
         "logit_scale": ours["temperature.log_scale"].squeeze(0),
     }
     for part in ("weight", "bias"):
-        found[f"visual.ln_pre.{part}"] = ours[f"image.encoder.norm_before.{part}"]
-        found[f"visual.ln_post.{part}"] = ours[f"image.encoder.norm_after.{part}"]
-        found[f"ln_final.{part}"] = ours[f"text.encoder.norm_after.{part}"]
+        state[f"visual.ln_pre.{part}"] = ours[f"image.encoder.norm_before.{part}"]
+        state[f"visual.ln_post.{part}"] = ours[f"image.encoder.norm_after.{part}"]
+        state[f"ln_final.{part}"] = ours[f"text.encoder.norm_after.{part}"]
     for name, tensor in ours.items():
         tower, _, rest = name.partition(".encoder.layers.")
         if rest:
@@ -82,12 +82,12 @@ def their_state(ours: dict[str, Tensor]) -> dict[str, Tensor]:
             for mine, theirs in LAYER_NAMES.items():
                 if leaf == mine or leaf.startswith(f"{mine}."):
                     prefix = "visual.transformer" if tower == "image" else "transformer"
-                    found[f"{prefix}.resblocks.{number}.{theirs}{leaf.removeprefix(mine)}"] = tensor
-    return found
+                    state[f"{prefix}.resblocks.{number}.{theirs}{leaf.removeprefix(mine)}"] = tensor
+    return state
 
 
 def build_both(context: int) -> tuple[nn.Module, ClipObjective, nn.Module, nn.Module]:
-    """Our model and objective, OpenCLIP's model and loss, with equal weights."""
+    """Return our model and objective, and OpenCLIP's model and loss, with equal weights."""
     import_torchvision()
     import open_clip
 
@@ -107,7 +107,7 @@ def build_both(context: int) -> tuple[nn.Module, ClipObjective, nn.Module, nn.Mo
 
 
 def compare(context: int, batch_size: int, rounds: int) -> dict[str, float]:
-    """Median milliseconds of a step of each, by the clock and by CPU time, and the ratios."""
+    """Return pairs per second of both, and the ratios of their median step times, by the clock and in CPU time."""
     ours, objective, theirs, contrast = build_both(context)
     rng = np.random.default_rng(0)
     batches = [make_pairs(batch_size, context, rng) for _ in range(4)]
@@ -131,7 +131,7 @@ def compare(context: int, batch_size: int, rounds: int) -> dict[str, float]:
     our_first, their_first = our_step(batches[0]), their_step(their_batches[0])
     for mine, peer in zip(our_first, their_first, strict=True):
         if abs(mine - peer) > 1e-4 * abs(peer):
-            raise SystemExit(f"not the same maths: our loss and gradient norm {our_first}, theirs {their_first}")
+            raise SystemExit(f"different results: our loss and gradient norm {our_first}, theirs {their_first}")
     times: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
     for number in range(-2, rounds):
         for name, step, batch in (
@@ -156,7 +156,7 @@ def compare(context: int, batch_size: int, rounds: int) -> dict[str, float]:
 def stepper(
     model: nn.Module, gradient: Callable[[dict[str, Tensor]], Tensor], after: Callable[[], object]
 ) -> Callable[[dict[str, Tensor]], tuple[float, float]]:
-    """A training step with everything but the data; returns the loss and the gradient norm."""
+    """Return a training step without data preparation. The step returns the loss and the gradient norm."""
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
 
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", default="25,77")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     options = parser.parse_args()
     if options.quick:
         options.batch, options.rounds, options.context = 32, 1, "25"

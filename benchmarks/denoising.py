@@ -1,12 +1,12 @@
-"""From tokens to T5's batches: span corruption against the usual collator, and packing. One core, CPU seconds.
+"""T5's batches from tokens: span corruption compared with the usual collator, and packing. One core, CPU seconds.
 
     python benchmarks/denoising.py [--rounds 5] [--batches 40] [--quick]
 
-Span corruption makes 512 inputs and 114 targets of 568 tokens. The peer follows the published algorithm of the
+Span corruption turns 568 tokens into 512 inputs and 114 targets. The peer follows the published algorithm of the
 collators of transformers' T5 example and of nanoT5 step by step: a mask for each example by shuffling and counting,
-then sentinels, filtering and end marks for the whole batch. The originals get a list of ids for each example, as data
-sets hand them over; the peer is also measured on one array that lies in memory. Ours looks the segments up, reads them
-from the memory map and lays rows out. All engines take turns in each round; the figure is the best round.
+then sentinels, filtering and end marks for the whole batch. The originals get a list of ids for each example from their
+data sets; the peer is also measured on one array in memory. Ours looks up the segments, reads them from the memory map
+and fills rows. All engines alternate in each round. The result is the best round.
 """
 
 import argparse
@@ -37,7 +37,7 @@ Table = NDArray[np.int32]
 
 
 def make_shards(folder: Path, num_documents: int) -> TokenShards:
-    """Random documents of skewed lengths, 150 tokens on average: what short web pages and task examples are like."""
+    """Write random documents of skewed lengths, 150 tokens on average, similar to short web pages and task examples."""
     rng = np.random.default_rng(0)
     sizes = np.minimum(1 + rng.gamma(1.2, 125, num_documents).astype(int), ROW - 1)
     write_shards(
@@ -59,7 +59,7 @@ def open_ours(folder: Path) -> DenoisingSource:
 
 
 class UsualCollator:
-    """Span corruption as the collators of transformers' example and of nanoT5 do it."""
+    """Span corruption as in the collators of transformers' example and of nanoT5."""
 
     def __init__(self, vocab_size: int, end: int) -> None:
         self.vocab_size, self.end = vocab_size, end
@@ -104,7 +104,7 @@ class UsualCollator:
 
 
 def measure(engines: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    """Name to units per CPU-second of each round."""
+    """Return the units per CPU-second of each round, by the name of the engine."""
     rates: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(rounds):
         for name, engine in engines.items():
@@ -122,15 +122,15 @@ def corruption(source: DenoisingSource, batch_size: int, num_batches: int, round
     some = np.flatnonzero(full)[:batch_size]
     tokens_BL = component.index.read(component.shards, some).values.reshape(-1, NUM_TOKENS)
     collator = UsualCollator(VOCAB_SIZE + 100, 1)
-    found = collator(tokens_BL)
+    theirs = collator(tokens_BL)
     zeros = np.zeros(len(some), np.int64)
     same = source.build(Records(zeros, zeros, some, zeros.astype(np.uint64)))
-    assert found["input_ids"].shape == same["encoder_input_tokens"].shape
-    assert found["labels"].shape == same["decoder_target_tokens"].shape
+    assert theirs["input_ids"].shape == same["encoder_input_tokens"].shape
+    assert theirs["labels"].shape == same["decoder_target_tokens"].shape
 
     def ours() -> int:
-        for one in records:
-            source.build(one)
+        for batch in records:
+            source.build(batch)
         return batch_size * len(records)
 
     def usual(read: Callable[[], Table]) -> Callable[[], int]:
@@ -157,8 +157,8 @@ def corruption(source: DenoisingSource, batch_size: int, num_batches: int, round
 
 
 def next_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
-    """As SeqIO packs: in order, into the last row if all sequences of the example fit, else into a new one, which every
-    max(widths)-th example gets too. Arguments are those of `best_fit`."""
+    """Pack like SeqIO: in order, into the last row if all sequences of the example fit, else into a new row. Every
+    max(widths)-th example also begins a new row. The arguments are those of `best_fit`."""
     group, names = max(widths.values()), list(lengths)
     table = np.stack([lengths[name] for name in names], axis=1).tolist()
     limits = [widths[name] for name in names]
@@ -172,7 +172,8 @@ def next_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placemen
 
 
 def packing(shards: TokenShards, rounds: int) -> None:
-    """Whole documents into rows of 512 for a language model, and inputs with targets for an encoder-decoder."""
+    """Measure packing: whole documents in rows of 512 for a language model, and inputs with targets for an
+    encoder-decoder."""
     ends = shards.sentence_ends(0)
     lengths, starts = np.diff(ends, prepend=0), np.concatenate([[0], ends[:-1]])
     order = np.random.default_rng(1).permutation(len(starts))
@@ -212,8 +213,8 @@ def packing(shards: TokenShards, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=40, help="of each engine and round")
-    parser.add_argument("--quick", action="store_true", help="small sizes: to see that everything runs")
+    parser.add_argument("--batches", type=int, default=40, help="number for each engine and round")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a test that everything runs")
     arguments = parser.parse_args()
     rounds, num_batches, num_documents = arguments.rounds, arguments.batches, 60_000
     if arguments.quick:

@@ -1,10 +1,10 @@
-"""`python benchmarks/gpu_estimate.py [NAME...]`: MFU of the workloads of gpu.py on one H200, on paper.
+"""`python benchmarks/gpu_estimate.py [NAME...]`: estimate the MFU of the workloads of gpu.py on one H200.
 
-A step is taken to last as long as its products, its attention kernels and the memory traffic of its other kernels,
-one after another: operations are counted by torch, bytes are those that Inductor writes into each Triton kernel it
-makes for the card (`tests/support/codegen.py`; needs the package triton, as `make test-codegen` installs it), and the
-optimizer's are 32 for each number of the model. Not counted: embeddings and what else lies between blocks, launches and
-data; a real run can only be slower. Prints a Markdown table.
+The assumed time of a step is the sum of the times of its matrix products, its attention kernels and the memory traffic
+of its other kernels. torch counts the operations. The bytes are those that Inductor notes in each Triton kernel that it
+generates for the GPU (`tests/support/codegen.py`; needs the package triton, which `make test-codegen` installs). The
+optimizer moves 32 bytes per parameter. Not counted are embeddings and other work between blocks, kernel launches and
+data, so a real run can only be slower. Prints a Markdown table.
 """
 
 import json
@@ -17,12 +17,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PEAK = 989.5e12
-"""bfloat16, of the datasheet: what MFU is a share of."""
+"""FLOP/s of bfloat16 in the datasheet. MFU is the share of this."""
 PRODUCTS, ATTENTION, BANDWIDTH = 650e12, 250e12, 4.0e12
-"""Assumed: operations a second of products 768 wide and of flash attention, and bytes a second. A product of 8192^3
-reached 785e12 on an H200; the datasheet has 4.8e12 bytes."""
+"""Assumed operations per second of products of width 768 and of flash attention, and bytes per second. A product of
+8192^3 reached 785e12 on an H200; the datasheet has 4.8e12 bytes per second."""
 OPTIMIZER_BYTES = 32
-"""For each number: its gradient for the norm; weight, gradient and two moments read; weight and moments written."""
+"""Bytes per parameter: gradient for the norm; weight, gradient and two moments read; weight and moments written."""
 WORKLOADS = {
     "bert-base": "bert/base=512",
     "bert-base, no dropout": "bert/base=512,model.attention_dropout=0,model.hidden_dropout=0",
@@ -34,23 +34,23 @@ WORKLOADS = {
 }
 
 
-def estimate(found: Mapping[str, Any]) -> dict[str, float]:
-    """Milliseconds of a step's parts, and MFU."""
+def estimate(counts: Mapping[str, Any]) -> dict[str, float]:
+    """Return the milliseconds of a step's parts, and the MFU."""
     moved = sum(
         part["count"] * num_bytes
-        for part in found["parts"].values()
+        for part in counts["parts"].values()
         for direction in part.keys() - {"count"}
         for kernel, num_bytes in part[direction]["kernels"].items()
         if not kernel.startswith("triton_tem")  # FlexAttention, which is counted by its operations
     )
     seconds = {
-        "products": found["products"] / PRODUCTS,
-        "attention": found["attention"] / ATTENTION,
+        "products": counts["products"] / PRODUCTS,
+        "attention": counts["attention"] / ATTENTION,
         "other kernels": moved / BANDWIDTH,
-        "optimizer": OPTIMIZER_BYTES * found["parameters"] / BANDWIDTH,
+        "optimizer": OPTIMIZER_BYTES * counts["parameters"] / BANDWIDTH,
     }
     total = sum(seconds.values())
-    return {name: 1e3 * value for name, value in seconds.items()} | {"MFU": found["cost"] / (total * PEAK)}
+    return {name: 1e3 * value for name, value in seconds.items()} | {"MFU": counts["cost"] / (total * PEAK)}
 
 
 def main() -> None:
@@ -64,14 +64,14 @@ def main() -> None:
         )
         if done.returncode:
             sys.exit(f"{name}: {done.stderr[-2000:]}")
-        (found,) = json.loads(done.stdout).values()
-        found = estimate(found)
-        share = found.pop("MFU")
+        (counts,) = json.loads(done.stdout).values()
+        parts = estimate(counts)
+        share = parts.pop("MFU")
         if not number:
-            print(f"| workload | preset and examples | {', ms | '.join(found)}, ms | MFU |")
-            print("|---" * (len(found) + 3) + "|")
+            print(f"| workload | preset and examples | {', ms | '.join(parts)}, ms | MFU |")
+            print("|---" * (len(parts) + 3) + "|")
         preset = WORKLOADS[name].partition(",")[0]
-        print(f"| {name} | {preset} | {' | '.join(f'{one:.1f}' for one in found.values())} | {share:.2f} |", flush=True)
+        print(f"| {name} | {preset} | {' | '.join(f'{ms:.1f}' for ms in parts.values())} | {share:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

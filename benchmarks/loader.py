@@ -1,8 +1,8 @@
-"""Speed of the loader on pre-tokenised rows: examples per CPU-second, against what a user would pick instead.
+"""Speed of the loader on pre-tokenised rows: examples per CPU-second, compared with alternatives.
 
-A memory map of 400 000 rows of 128 uint16 tokens is read in shuffled order. All engines take turns in each round, so
-that a busy machine slows all alike; the figure is the best round. The last column is the ratio to ours within the
-same run.
+A memory map of 400 000 rows of 128 uint16 tokens is read in shuffled order. All engines alternate in each round, so
+that a busy machine slows all of them equally. The result is the best round. The last column is the ratio to ours within
+the same run.
 
     python benchmarks/loader.py [--rounds 5] [--rows 400000] [--quick]
 """
@@ -28,11 +28,11 @@ from pretrainkit.data.rows import RowSource
 
 ROW_LENGTH = 128
 Engine = Callable[[int], Iterator[np.ndarray]]
-"""Given a number of examples, yields that many or more as batches."""
+"""Yields batches with at least the given number of examples."""
 
 
 def make_rows(folder: Path, num_rows: int) -> np.memmap:
-    """Random tokens on disk."""
+    """Write random tokens to disk, and return them as a memory map."""
     tokens = np.random.default_rng(0).integers(0, 32_128, (num_rows, ROW_LENGTH), np.uint16)
     tokens.tofile(folder / "rows.bin")
     return np.memmap(folder / "rows.bin", np.uint16, "r", shape=(num_rows, ROW_LENGTH))
@@ -44,7 +44,7 @@ def make_loader(rows: np.memmap, batch_size: int, **settings: object) -> Loader:
 
 
 def engines(rows: np.memmap, batch_size: int) -> dict[str, tuple[Engine, float]]:
-    """Name to (engine, share of the examples to run it on: slow ones get fewer)."""
+    """Return (engine, share of the examples) by name. Slow engines run on a smaller share."""
 
     def ours(num: int) -> Iterator[np.ndarray]:
         loader = make_loader(rows, batch_size)
@@ -60,16 +60,16 @@ def engines(rows: np.memmap, batch_size: int) -> dict[str, tuple[Engine, float]]
         for start in range(0, num, batch_size):
             yield rows[order[start : start + batch_size]]
 
-    found: dict[str, tuple[Engine, float]] = {
+    candidates: dict[str, tuple[Engine, float]] = {
         "ours: Loader.step": (ours, 1.0),
         "ours: Loader.iterate, one prefetch thread": (ours_prefetched, 1.0),
         "NumPy fancy indexing, permutation in memory (ceiling)": (gather, 1.0),
     }
     if importlib.util.find_spec("torch"):
-        found |= torch_engines(rows, batch_size)
+        candidates |= torch_engines(rows, batch_size)
     if importlib.util.find_spec("datasets"):
-        found["datasets (map-style, shuffled, NumPy format)"] = (datasets_engine(rows, batch_size), 0.05)
-    return found
+        candidates["datasets (map-style, shuffled, NumPy format)"] = (datasets_engine(rows, batch_size), 0.05)
+    return candidates
 
 
 def torch_engines(rows: np.memmap, batch_size: int) -> dict[str, tuple[Engine, float]]:
@@ -146,7 +146,7 @@ def best_seconds(function: Callable[[], object], num_rounds: int) -> float:
 
 
 def restore_seconds(rows: np.memmap, step: int, num_rounds: int) -> float:
-    """From a state to the first batch, with a new loader."""
+    """Return the seconds from a state to the first batch, with a new loader."""
     state = make_loader(rows, 64).state(step)
 
     def restore() -> None:
@@ -157,7 +157,7 @@ def restore_seconds(rows: np.memmap, step: int, num_rounds: int) -> float:
 
 
 def restore_lanes_seconds(num_documents: int, num_rounds: int) -> float:
-    """The same for lanes: the order of the documents of an epoch is computed anew."""
+    """Return the same for lanes, where the order of an epoch's documents is computed again."""
     documents = np.random.default_rng(0).integers(1, 20, num_documents)
 
     def restore() -> None:
@@ -198,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.rows = 1, 100_000

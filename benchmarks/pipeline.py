@@ -1,9 +1,9 @@
-"""The whole BERT pipeline, token shards to masked batches: examples per CPU-second, against the Hugging Face stack.
+"""The whole BERT pipeline from token shards to masked batches: examples per CPU-second, against the Hugging Face stack.
 
 Ours: shuffled order, token gather, random split into two segments, trimming, swap (sentence order), [CLS] and [SEP],
 token types, 15 % masking 80/10/10. Hugging Face: `datasets` (memory-mapped Arrow) + torch `DataLoader` +
-`DataCollatorForLanguageModeling` over the same examples, stored as finished rows of 128; it does no split, no trimming
-and no sentence order, so it does less. The engines take turns in each round; all run in one process without workers.
+`DataCollatorForLanguageModeling` for the same examples, stored as finished rows of 128. It does no split, no trimming
+and no sentence order, so it does less work. The engines alternate in each round, all in one process without workers.
 
     python benchmarks/pipeline.py [--rounds 5] [--documents 20000] [--quick]
 """
@@ -31,11 +31,11 @@ from pretrainkit.training.optimizers.config import OptimizerConfig
 VOCAB_SIZE = 32_128
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 Engine = Callable[[int], Iterator[int]]
-"""Given a number of examples, makes batches with that many or more and yields how many each held."""
+"""Makes batches with at least the given number of examples, and yields the size of each batch."""
 
 
 def make_shards(folder: Path, num_documents: int, mean_sentences: int = 20, num_shards: int = 4) -> str:
-    """Random documents with sentences of 24 tokens on average, and a tokenizer file that says which ids begin words."""
+    """Write random documents with sentences of 24 tokens on average, and a tokenizer that defines the word starts."""
     rng = np.random.default_rng(0)
     entries = []
     for shard in range(num_shards):
@@ -51,7 +51,7 @@ def make_shards(folder: Path, num_documents: int, mean_sentences: int = 20, num_
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A WordPiece vocabulary in which every fourth piece goes on with the word before it."""
+    """Write a WordPiece vocabulary in which every fourth piece continues a word."""
     from tokenizers import Tokenizer, models
 
     roles = {256: "[UNK]", 257: "[CLS]", 258: "[SEP]", 259: "[MASK]", 260: "[PAD]"}
@@ -84,7 +84,7 @@ def ours(source: BertSource, batch_size: int) -> Engine:
 
 
 def unmasked_rows(source: BertSource) -> np.ndarray:
-    """All examples as finished rows (N, 128) with nothing hidden: what Hugging Face's stack gets."""
+    """Return all examples as finished rows (N, 128) without masking: the input of Hugging Face's stack."""
     loader = Loader(source, Order(source.sizes, seed=0, mode="sequential"), batch_size=1)
     batch = source.build(loader.order.records(np.arange(sum(source.sizes))))
     ids = batch["input_ids"]
@@ -94,7 +94,7 @@ def unmasked_rows(source: BertSource) -> np.ndarray:
 
 
 def hugging_face(rows: np.ndarray, folder: Path, batch_size: int) -> dict[str, Engine]:
-    """The stack as its documentation shows it, and its fastest variant (NumPy in and out)."""
+    """Return the stack as in its documentation, and its fastest variant (NumPy in and out)."""
     import datasets
     import pyarrow
     import torch
@@ -138,7 +138,7 @@ def examples_per_cpu_second(engine: Engine, num: int) -> float:
 
 
 def compare(title: str, engines: dict[str, tuple[Engine, int]], num_rounds: int) -> None:
-    """A table of rates; the ratio is that of the first engine to each, the median over the rounds."""
+    """Print a table of rates. The ratio is that of the first engine to each engine, the median over the rounds."""
     rates: dict[str, list[float]] = {name: [] for name in engines}
     for engine, _ in engines.values():
         sum(engine(1))
@@ -155,7 +155,7 @@ def compare(title: str, engines: dict[str, tuple[Engine, int]], num_rounds: int)
 
 
 def index_speed() -> None:
-    """Chunks of 10 million sentences."""
+    """Measure the index of chunks of 10 million sentences."""
     rng = np.random.default_rng(0)
     sentence_ends = np.cumsum(np.clip(rng.lognormal(3.0, 0.6, 10_000_000), 1, 400).astype(np.int64))
     document_ends = np.arange(1, 500_001) * 20
@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--documents", type=int, default=20_000)
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.documents = 1, 4000

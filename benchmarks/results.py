@@ -1,4 +1,4 @@
-"""What the benchmarks must reach, and the file RESULTS.md that says what they did."""
+"""Targets of the benchmarks, and the file RESULTS.md with their results."""
 
 import importlib.metadata
 import os
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUST_TOOL_SLOWER_THAN_COUNTER = 10.7 / 7.9
-"""CPU-s of the original's word counter over those of Python's Counter, both on 200 MB on one machine."""
+"""CPU seconds of the original's word counter divided by those of Python's Counter, both on 200 MB on one machine."""
 BY_HAND = "## By hand"
-"""From this heading on, the file is left as it is."""
+"""Heading of the part of the file that is written by hand and never changed."""
 _TARGETS = "Targets"
 _PACKAGES = (
     "torch",
@@ -36,12 +36,12 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Target:
-    """A figure that a benchmark must reach."""
+    """A value that a benchmark must reach."""
 
     text: str
     benchmark: str
     measure: Callable[[list[Row]], float]
-    """From the rows of the benchmark's tables; a KeyError says that they lack the figure."""
+    """Computes the value from the rows of the benchmark's tables. Raises KeyError if they lack it."""
     least: float | None = None
     most: float | None = None
     form: str = "{:.2f}"
@@ -55,7 +55,8 @@ class Target:
 
 
 def parse_tables(markdown: str) -> list[Row]:
-    """Every row of every table: column to cell; the first cell is under "" as well, the heading above under "#"."""
+    """Return every row of every table as a dict from column to cell. The first cell is also under "", the heading above
+    the table under "#"."""
     rows: list[Row] = []
     heading, columns = "", []
     for line in markdown.splitlines():
@@ -73,27 +74,27 @@ def parse_tables(markdown: str) -> list[Row]:
 
 
 def number(cell: str) -> float:
-    """The first number of a cell."""
-    found = re.search(r"-?\d[\d,]*\.?\d*", cell)
-    if found is None:
+    """Return the first number of a cell. Raises KeyError if there is none."""
+    match = re.search(r"-?\d[\d,]*\.?\d*", cell)
+    if match is None:
         raise KeyError(cell)
-    return float(found.group().replace(",", ""))
+    return float(match.group().replace(",", ""))
 
 
 def cells(rows: list[Row], column: str, heading: str = "", first: str = "") -> list[float]:
-    """The numbers of `column` in the rows under a heading, and with a first cell, that start so."""
-    found = [
+    """Return the numbers of `column` in the rows whose heading and first cell start with these texts."""
+    numbers = [
         number(row[column])
         for row in rows
         if row["#"].startswith(heading) and row[""].startswith(first) and column in row
     ]
-    if not found:
+    if not numbers:
         raise KeyError(f"{heading} {first} {column}")
-    return found
+    return numbers
 
 
 def cell(rows: list[Row], name: str, column: str, heading: str = "") -> float:
-    """The number in the row whose first cell is exactly `name`."""
+    """Return the number in the row whose first cell is exactly `name`."""
     return cells([row for row in rows if row[""] == name], column, heading)[0]
 
 
@@ -103,10 +104,10 @@ def _t5_ratio(rows: list[Row], kind: str, contestant: str) -> float:
 
 
 def _pixel_step(title: str, kind: str, num_patches: int, threads: int) -> Target:
-    wanted = {"contestant": "ours", "patches": str(num_patches), "threads": str(threads)}
+    values = {"contestant": "ours", "patches": str(num_patches), "threads": str(threads)}
 
     def ratio(rows: list[Row]) -> float:
-        return cell([row for row in rows if wanted.items() <= row.items()], kind, "times transformers")
+        return cell([row for row in rows if values.items() <= row.items()], kind, "times transformers")
 
     return Target(f"PIXEL step, {title}", "pixel_step", ratio, least=1.3 if kind == "full" else 1.5)
 
@@ -390,7 +391,7 @@ TARGETS = (
 
 
 def compare_with_targets(sections: Mapping[str, str], names: Collection[str]) -> str:
-    """A table of the targets of the benchmarks `names`. `sections`: name to Markdown, of those that were measured."""
+    """Return a table of the targets of the benchmarks `names`. `sections` has the Markdown of the measured ones."""
     lines = ["| what | goal | measured | reached | benchmark |", "|---|---|---|---|---|"]
     for target in TARGETS:
         if target.benchmark not in names:
@@ -408,12 +409,12 @@ def compare_with_targets(sections: Mapping[str, str], names: Collection[str]) ->
 
 
 def describe_machine() -> str:
-    """Processor, cores, date and versions, on one line."""
+    """Return date, processor, cores and versions, on one line."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
-        found = re.search(r"^model name\s*: (.+)$", info.read_text(encoding="utf-8"), re.MULTILINE)
-        model = found.group(1) if found else model
+        match = re.search(r"^model name\s*: (.+)$", info.read_text(encoding="utf-8"), re.MULTILINE)
+        model = match.group(1) if match else model
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = [f"Python {platform.python_version()}"]
     for package in _PACKAGES:
@@ -425,21 +426,22 @@ def describe_machine() -> str:
 
 
 def read_results(path: Path) -> tuple[dict[str, str], str]:
-    """The sections of a file of `write_results`, each as it stands there, and what stands there by hand."""
+    """Read a file of `write_results`. Return its sections by name, and the part that is written by hand."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     text, mark, by_hand = text.partition(BY_HAND)
-    found = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return {name: body.strip() for name, body in found if name != _TARGETS}, mark + by_hand
+    sections = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: body.strip() for name, body in sections if name != _TARGETS}, mark + by_hand
 
 
 def write_results(path: Path, sections: Mapping[str, str], order: Sequence[str], by_hand: str) -> None:
-    """The targets, the sections (those in `order` first), then what stood there by hand; aside first, then renamed."""
+    """Write the targets, the sections (those in `order` first) and the part that is written by hand. The file is
+    complete or unchanged."""
     parts = [
         "# Speed",
-        "What the benchmarks of this folder measured, against the goals. Written by\n"
-        "`python benchmarks/run.py --large --write`; each section says where and when it was measured. Contestants\n"
-        "take turns in rounds and figures are CPU time unless a column says otherwise, so that ratios hold on a busy\n"
-        "machine. The text at the top of each script says what both sides do, and what the other side leaves out.",
+        "Results of the benchmarks of this folder, compared with the goals. The file is written by\n"
+        "`python benchmarks/run.py --large --write`. Each section states the machine and the date. Contestants alternate\n"
+        "in rounds, and times are CPU times unless a column says otherwise, so that ratios are valid on a busy machine.\n"
+        "The text at the top of each script describes the work of both sides, and which work the other side omits.",
         f"## {_TARGETS}",
         compare_with_targets(sections, {target.benchmark for target in TARGETS}),
     ]

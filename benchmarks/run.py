@@ -1,10 +1,10 @@
-"""Runs the benchmarks one after another, each in a process of its own, and prints their Markdown.
+"""Run the benchmarks one after another, each in a separate process, and print their Markdown.
 
     python benchmarks/run.py [--quick] [--only loader step ...] [--large] [--write]
 
-With --write the tables also go to benchmarks/RESULTS.md, together with the targets and whether they are reached; a
-benchmark that was not run, or failed, keeps what stands there. Let nothing else run meanwhile. About 20 minutes on two
-cores; --quick takes about two and is no measurement.
+With --write the tables are also written to benchmarks/RESULTS.md, together with the targets and if they are reached. If
+a benchmark was not run or failed, its old section is kept. Run nothing else at the same time. It takes about 20 minutes
+on two cores. --quick takes about two minutes and is not a measurement.
 """
 
 import argparse
@@ -40,23 +40,23 @@ BENCHMARKS = (
     "start",
 )
 LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "3")}
-"""What --large adds: the size that the target of shuffling speaks of, for which 6 GB of disk must be free, and text
-enough that the start of the worker processes does not count."""
+"""Options that --large adds: the size of the target for shuffling, which needs 6 GB of free disk, and enough text that
+the start of the worker processes does not matter."""
 LIMIT_SECONDS = 600
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 def run(name: str, options: list[str], limit_seconds: float) -> tuple[str, str | None]:
-    """The Markdown of a benchmark, and what went wrong (None: nothing)."""
+    """Run a benchmark. Return its Markdown and its failure (None if it succeeded)."""
     command = [sys.executable, str(FOLDER / f"{name}.py"), *options]
-    # A session of its own, so that its children end with it.
+    # In a separate session, so that its children can be ended with it.
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT, start_new_session=True
     )
     try:
         output, _ = process.communicate(timeout=limit_seconds)
     except subprocess.TimeoutExpired:
-        return "", f"not done after {limit_seconds:.0f} s"
+        return "", f"not finished after {limit_seconds:.0f} s"
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -66,14 +66,14 @@ def run(name: str, options: list[str], limit_seconds: float) -> tuple[str, str |
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes: to see that everything runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a test that everything runs")
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, metavar="NAME")
     parser.add_argument("--large", action="store_true", help="the sizes of the targets: shuffle 2 GB, encode 80 MB")
     parser.add_argument("--write", action="store_true", help=f"write {FOLDER.name}/RESULTS.md")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds that one benchmark may take")
     arguments = parser.parse_args()
     if arguments.quick and arguments.write:
-        parser.error("--quick measures too little to be written down; leave one of the two out")
+        parser.error("--quick does not give valid measurements, so --write cannot record them; leave one of them out")
 
     measured: dict[str, str] = {}
     failures: dict[str, str] = {}
