@@ -13,6 +13,7 @@ import importlib.util
 import json
 import statistics
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -185,7 +186,7 @@ def main() -> None:
             make_shards(folder / "short", options.documents, 3),
         )
         source = open_run(long, 64)
-        print(f"{sum(source.sizes):,} examples; {json.dumps(source.summary())}")
+        print(textwrap.fill(f"{sum(source.sizes):,} examples; {json.dumps(source.summary())}", 100))
         rows = unmasked_rows(open_run(long, 64, batching="rows"))
         for batch_size in (64, 1024):
             engines = {

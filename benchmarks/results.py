@@ -409,7 +409,7 @@ def compare_with_targets(sections: Mapping[str, str], names: Collection[str]) ->
 
 
 def describe_machine() -> str:
-    """Return date, processor, cores and versions, on one line."""
+    """Return date, processor, cores and versions, as one line."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -439,9 +439,10 @@ def write_results(path: Path, sections: Mapping[str, str], order: Sequence[str],
     parts = [
         "# Speed",
         "Results of the benchmarks of this folder, compared with the goals. The file is written by\n"
-        "`python benchmarks/run.py --large --write`. Each section states the machine and the date. Contestants alternate\n"
-        "in rounds, and times are CPU times unless a column says otherwise, so that ratios are valid on a busy machine.\n"
-        "The text at the top of each script describes the work of both sides, and which work the other side omits.",
+        "`python benchmarks/run.py --large --write`. Each section states the machine and the date. Contestants\n"
+        "alternate in rounds, and times are CPU times unless a column says otherwise, so that ratios are valid\n"
+        "on a busy machine. The text at the top of each script describes the work of both sides, and which work\n"
+        "the other side omits.",
         f"## {_TARGETS}",
         compare_with_targets(sections, {target.benchmark for target in TARGETS}),
     ]

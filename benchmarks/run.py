@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -85,7 +86,8 @@ def main() -> int:
         seconds = time.monotonic() - began
         if failure is None:
             command = " ".join([f"python benchmarks/{name}.py", *options])
-            measured[name] = f"`{command}`, {describe_machine()}\n\n{output}"
+            head = textwrap.fill(f"`{command}`, {describe_machine()}", 100, break_on_hyphens=False)
+            measured[name] = f"{head}\n\n{output}"
         else:
             failures[name] = failure
         print(f"## {name}\n\n{output}\n\n({failure or 'done'}, {seconds:.0f} s)\n", flush=True)

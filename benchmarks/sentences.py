@@ -1,13 +1,13 @@
-"""Speed of the sentence splitters in MB of text per CPU-second, and how far they agree with NLTK.
+"""Speed of the sentence splitters in MB of text per CPU-second, and their agreement with NLTK.
 
-Punkt learns its parameters from one part of the texts and all engines split another, in turns within each round, so
-that a busy machine slows all alike. Ours starts each round with nothing remembered. A boundary is a place between two
-characters that are no spaces; the agreement is the share of the boundaries of either engine that both have. Packages
-that are not installed are left out.
+Punkt learns its parameters from one part of the texts. All engines split another part, alternately within each round,
+so that a busy machine slows all of them equally. Our splitters start each round with an empty cache. A boundary is a
+place between two characters other than spaces. The agreement is the share of the boundaries of either engine that both
+have. Packages that are not installed are left out.
 
     python benchmarks/sentences.py [--data FOLDER] [--rounds 3] [--megabytes 4] [--quick]
 
-Without sample data the help texts of Python are split.
+Without sample data, Python's help texts are split.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def novels(path: Path) -> list[str]:
 
 
 def load_texts(data: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """(Texts to learn from, name to texts to split)."""
+    """Return the texts to learn from, and the texts to split by name."""
     topics = [text for _, text in sorted(pydoc_data.topics.topics.items())]
     if not (data / "books").is_dir():
         return topics, {"Python help": topics}
@@ -59,8 +59,8 @@ def nltk_engine(parameters: PunktParameters) -> Split:
 
 
 def engines(parameters: PunktParameters) -> dict[str, Callable[[], Split]]:
-    """Name to what makes the engine anew."""
-    found: dict[str, Callable[[], Split]] = {
+    """Return functions that create the engines, by name."""
+    makers: dict[str, Callable[[], Split]] = {
         "NLTK Punkt": lambda: nltk_engine(parameters),
         "ours: punkt, rules of NLTK": lambda: PunktSplitter(parameters, "nltk"),
         "ours: punkt, default rules": lambda: PunktSplitter(parameters),
@@ -72,16 +72,16 @@ def engines(parameters: PunktParameters) -> dict[str, Callable[[], Split]]:
     if importlib.util.find_spec("sentencex"):
         import sentencex
 
-        found["sentencex"] = lambda: lambda text: list(sentencex.segment("en", text))
+        makers["sentencex"] = lambda: lambda text: list(sentencex.segment("en", text))
     if importlib.util.find_spec("blingfire"):
         import blingfire
 
-        found["blingfire"] = lambda: lambda text: blingfire.text_to_sentences(text).split("\n")
-    return found
+        makers["blingfire"] = lambda: lambda text: blingfire.text_to_sentences(text).split("\n")
+    return makers
 
 
 def boundaries(sentences: list[str]) -> set[int]:
-    """Where sentences end, as counts of characters that are no space."""
+    """Return the ends of sentences, as the number of characters before them without spaces."""
     ends, num = set(), 0
     for sentence in sentences:
         num += len("".join(sentence.split()))
@@ -98,9 +98,9 @@ def compare(name: str, texts: list[str], parameters: PunktParameters, num_rounds
         for engine, make in makers.items():
             split = make()
             started = time.process_time()
-            found = [split(text) for text in texts]
+            results = [split(text) for text in texts]
             seconds[engine].append(time.process_time() - started)
-            ends[engine] = [boundaries(sentences) for sentences in found]
+            ends[engine] = [boundaries(sentences) for sentences in results]
     theirs, reference = ends["NLTK Punkt"], min(seconds["NLTK Punkt"])
     print(f"\n### {name}, {megabytes:.1f} MB, {sum(map(len, theirs)):,} sentences\n")
     print("| engine | MB / CPU-s, best | of NLTK | boundaries equal |\n|---|---|---|---|")
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=SAMPLE, help="folder of sample texts")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=4, help="size of the sample that Punkt learns from")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     args = parser.parse_args()
     if args.quick:
         args.data, args.rounds, args.megabytes = Path(), 1, 0.5

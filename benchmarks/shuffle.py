@@ -1,12 +1,12 @@
-"""Global shuffle: peak memory of all processes and bytes written, against the size of the corpus.
+"""Global shuffle: peak memory of all processes and bytes written, compared with the size of the corpus.
 
     python benchmarks/shuffle.py [--size 400MB] [--memory 300MB] [--workers 2] [--compress none] [--folder DIR]
         [--quick]
 
-The corpus is made on the fly (JSONL, documents of log-normal length around 3 kB) and removed afterwards, as is the
-output. Runs the command `pretrainkit corpus shuffle`. Memory is the sum of the resident sizes of its processes,
-sampled every 20 ms (pages that they share count for each). Bytes written are the kernel's count of what went to
-storage (`ru_oublock`), deleted files included.
+The corpus is generated (JSONL, documents of log-normal length around 3 kB) and removed afterwards, like the output. The
+benchmark runs the command `pretrainkit corpus shuffle`. Memory is the sum of the resident sizes of its processes,
+sampled every 20 ms (shared pages count for each process). Bytes written are those that the kernel wrote to storage
+(`ru_oublock`), including deleted files.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NUM_FILES = 16
 
 
 def make_corpus(folder: Path, num_bytes: int) -> tuple[int, int]:
-    """JSONL files in `folder`. Returns documents and bytes written."""
+    """Write JSONL files to `folder`. Return the numbers of documents and of bytes."""
     rng = np.random.default_rng(0)
     words = [bytes(rng.choice(np.frombuffer(b"etaoinshrdlu", np.uint8), size=1 + n % 9)) for n in range(20_000)]
     text = b" ".join(words[index] for index in np.minimum(rng.zipf(1.3, 4_000_000), 20_000) - 1).decode()
@@ -45,7 +45,7 @@ def make_corpus(folder: Path, num_bytes: int) -> tuple[int, int]:
 
 
 def tree_resident_bytes(root: int) -> int:
-    """Resident size of a process and all below it (Linux)."""
+    """Return the resident size of a process and all its descendants (Linux)."""
     children: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -72,8 +72,8 @@ def main() -> None:
     parser.add_argument("--workers", default="2")
     parser.add_argument("--num-shards", default="16")
     parser.add_argument("--compress", default="none")
-    parser.add_argument("--folder", help="where to work; the system's folder for temporary files if left out")
-    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
+    parser.add_argument("--folder", help="folder for all files; by default the system's folder for temporary files")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a test that it runs")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.size = "40MB"

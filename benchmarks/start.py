@@ -1,8 +1,8 @@
-"""What it costs to start: CPU seconds of fresh processes, against the targets, and how much of it is torch's import.
+"""Cost of starting: CPU seconds of new processes, compared with the targets and with the import of torch.
 
-The commands take turns in each round; the figure is the least of the rounds. CPU seconds are user and system time of
-the process and all its threads. `pretrainkit train` is stopped as soon as it reports its first update, of bert/tiny
-with batches of 8 from token shards of random text; the last row lets it end, which writes a checkpoint too.
+The commands alternate in each round. The result is the minimum over the rounds. CPU seconds are user and system time of
+the process and all its threads. `pretrainkit train` is stopped when it reports its first update, of bert/tiny with
+batches of 8 from token shards of random text. In the last row it runs to the end, which also writes a checkpoint.
 
     python benchmarks/start.py [--rounds 5] [--quick]
 """
@@ -28,13 +28,13 @@ class Start:
     words: Sequence[str]
     """Arguments of `python`."""
     target: float | None = None
-    """CPU seconds allowed."""
+    """Maximum CPU seconds."""
     until: str | None = None
-    """Stop the process at the first line that has this text; None: let it end."""
+    """Stop the process at the first line with this text; None lets it end."""
 
 
 def starts(shards: str, run: Path) -> list[Start]:
-    """What is measured; the runs write to the folder `run`, which must not exist."""
+    """Return the commands to measure. Runs write to the folder `run`, which must not exist."""
     command = ("-m", "pretrainkit")
     settings = ["num_steps=1", "schedule.num_warmup_steps=0", "data.batch_size=8", "data.microbatch_size=8"]
     train = (*command, "train", "bert/tiny", f"data.train={shards}", *settings)
@@ -54,7 +54,7 @@ def starts(shards: str, run: Path) -> list[Start]:
 
 
 def cpu_seconds(start: Start) -> float:
-    """Of one fresh process. One thread, so that idle threads that spin do not count."""
+    """Return the CPU seconds of one new process. It has one thread, so that waiting threads use no CPU time."""
     command = [sys.executable, *start.words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert process.stdout is not None
@@ -68,7 +68,7 @@ def cpu_seconds(start: Start) -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if not is_reached or (start.until is None and process.returncode):
-        raise SystemExit(f"{' '.join(command)}\n  ended with {process.returncode} before it was measured")
+        raise SystemExit(f"{' '.join(command)}\n  ended with exit code {process.returncode} before it was measured")
     return usage.ru_utime + usage.ru_stime
 
 

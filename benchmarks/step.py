@@ -1,13 +1,13 @@
-"""One training step of our BERT against `transformers` on the same batches, optimiser and threads.
+"""One training step of our BERT against `transformers`, with the same batches, optimiser and threads.
 
-Against `BertForPreTraining`, and the modern shapes against `ModernBertForMaskedLM` (dropout 0 in both).
+The peer is `BertForPreTraining`, or `ModernBertForMaskedLM` for the modern shapes (dropout 0 in both).
 
     python benchmarks/step.py [--shape mini] [--rows full,mixed] [--rounds 9] [--threads 1] [--quick]
 
-Both: forward, backward, clip to norm 1, fused AdamW, float32, dropout 0.1. Contestants take turns within each round;
-what counts is the median CPU time of a step and the ratio of the medians. Before timing, both get the same weights and
-must give the same loss without dropout, so the maths is the same. `transformers` computes logits at every position and
-on padding; ours only where a prediction or a token is: that is the point.
+Both run forward, backward, clip to norm 1, fused AdamW, float32, dropout 0.1. The contestants alternate within each
+round. The results are the median CPU time of a step and the ratio of the medians. Before timing, both get the same
+weights and must give the same loss without dropout. `transformers` computes logits at every position and computes
+padding. Ours computes logits only for predictions, and no padding; the benchmark measures the value of this.
 """
 
 import argparse
@@ -56,7 +56,7 @@ SHAPES = {
 
 
 def run_config(shape: Shape, vocab_size: int) -> BertRun:
-    """A config with the model of `shape`."""
+    """Return a config with the model of `shape`."""
     size = {
         "vocab_size": vocab_size,
         "hidden_size": shape.hidden_size,
@@ -78,12 +78,12 @@ def run_config(shape: Shape, vocab_size: int) -> BertRun:
 
 
 def mixed_lengths(num: int, rng: np.random.Generator) -> np.ndarray:
-    """Lengths of short documents cut at 128 tokens, log-normal: a mean fill of just under 60 %."""
+    """Return log-normal lengths of short documents, limited to 128 tokens: the mean fill is just under 60 %."""
     return np.clip(np.exp(rng.normal(4.2, 0.75, num)), 12, 128).astype(np.int64)
 
 
 def make_rows(lengths: np.ndarray, vocab_size: int, rng: np.random.Generator) -> dict[str, Tensor]:
-    """A `rows` batch of random pairs: width 128, up to 20 predictions, 15 % of the tokens."""
+    """Return a `rows` batch of random pairs: width 128, predictions of 15 % of the tokens, at most 20."""
     num, width, slots = len(lengths), 128, 20
     batch = {
         "input_ids": np.zeros((num, width), np.int32),
@@ -106,7 +106,7 @@ def make_rows(lengths: np.ndarray, vocab_size: int, rng: np.random.Generator) ->
 
 
 def huggingface_batch(rows: dict[str, Tensor], *, is_modern: bool) -> dict[str, Tensor]:
-    """The same batch in the names of transformers: labels at every position, -100 where nothing is predicted."""
+    """Return the same batch for transformers: labels at every position, -100 where nothing is predicted."""
     labels = torch.full(rows["input_ids"].shape, -100)
     row, slot = rows["masked_lm_weights"].nonzero(as_tuple=True)
     labels[row, rows["masked_lm_positions"][row, slot].long()] = rows["masked_lm_ids"][row, slot].long()
@@ -121,12 +121,12 @@ def huggingface_batch(rows: dict[str, Tensor], *, is_modern: bool) -> dict[str, 
 
 
 def our_loss(model: BertForPretraining, objective: BertObjective, rows: dict[str, Tensor]) -> Tensor:
-    """Sum of the means of both terms."""
+    """Return the sum of the means of both loss terms."""
     return torch.stack([term.total / term.weight for term in objective.losses(model, rows).values()]).sum()
 
 
 def stepper(model: nn.Module, loss_of: Callable[[dict[str, Tensor]], Tensor]) -> Callable[[dict[str, Tensor]], None]:
-    """A training step with everything but the data."""
+    """Return a training step without data preparation."""
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
     model.train()
@@ -141,14 +141,14 @@ def stepper(model: nn.Module, loss_of: Callable[[dict[str, Tensor]], Tensor]) ->
 
 
 def cpu_seconds(work: Callable[[], None]) -> float:
-    """CPU time of all threads of this process."""
+    """Return the CPU time that `work` takes in all threads of this process."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | str]:
-    """Median CPU milliseconds of a step of each, and the ratio."""
+    """Return the median CPU milliseconds of a step of both, and the ratio."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
     import_transformers()
@@ -179,7 +179,7 @@ def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | s
     with torch.no_grad():
         ours_loss, theirs_loss = our_loss(ours, objective, batches[0]), theirs(**their_batches[0]).loss
     if abs(ours_loss - theirs_loss) > 1e-4:
-        raise SystemExit(f"not the same maths: our loss {ours_loss:.6f}, theirs {theirs_loss:.6f}")
+        raise SystemExit(f"different results: our loss {ours_loss:.6f}, theirs {theirs_loss:.6f}")
 
     our_step = stepper(ours, lambda batch: our_loss(ours, objective, batch))
     their_step = stepper(theirs, lambda batch: theirs(**batch).loss)
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--rows", default="full,mixed")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     options = parser.parse_args()
     if options.quick:
         options.shape, options.rounds = "mini", 1

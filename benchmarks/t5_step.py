@@ -1,15 +1,15 @@
-"""One training step of our T5 against `T5ForConditionalGeneration` of transformers, on the same examples.
+"""One training step of our T5 against `T5ForConditionalGeneration` of transformers, with the same examples.
 
     python benchmarks/t5_step.py [--rows full,documents,short] [--rounds 7] [--threads 1] [--quick]
 
-4 + 4 layers of width 256 in the style of T5 1.1, inputs and targets of up to 512 and 114 tokens. Both: forward,
-backward, clip to norm 1, fused AdamW, float32, no dropout, no z-loss. Each contestant has a process of its own, because
-our trainer tells the C library to keep freed memory, and so do we here (transformers leaves that as it is; one row
-gives it the same memory). They take turns in each round; what counts is the median CPU time of a step. Before
-timing, all get the same weights and must give the same loss and the same gradients.
+4 + 4 layers of width 256 in the style of T5 1.1, inputs and targets of up to 512 and 114 tokens. Both run forward,
+backward, clip to norm 1, fused AdamW, float32, no dropout, no z-loss. Each contestant has a separate process, because
+our trainer tells the C library to keep freed memory. We do the same here; transformers does not, but one row measures
+it with this setting. They alternate in each round. The result is the median CPU time of a step. Before timing, all get
+the same weights and must give the same loss and the same gradients.
 
-full: every row is full, as in span corruption. documents: of 16 % to 100 % of that. short: tasks of about a hundred
-tokens. transformers pads its rows; ours are padded, and once more packed: as many examples in as few rows as they need.
+full: every row is full, as in span corruption. documents: 16 % to 100 % of that length. short: tasks of about a hundred
+tokens. transformers pads its rows. Ours are measured twice: padded, and packed, with several examples in a row.
 """
 
 import argparse
@@ -39,14 +39,14 @@ Examples = list[tuple[np.ndarray, np.ndarray]]
 
 
 def make_examples(kind: str, num: int, rng: np.random.Generator) -> Examples:
-    """Random ids of the lengths of `kind`."""
+    """Return examples of random ids with the lengths of `kind`."""
     share = {"full": np.ones(num), "documents": rng.uniform(0.16, 1, num), "short": rng.uniform(0.1, 0.3, num)}[kind]
     lengths = np.stack((INPUT_LENGTH * share, TARGET_LENGTH * share), 1).astype(int)
     return [(rng.integers(2, VOCAB_SIZE, n), rng.integers(2, VOCAB_SIZE, m)) for n, m in lengths]
 
 
 def to_rows(rows: list[Examples]) -> Batch:
-    """A packed batch: each row holds these examples."""
+    """Return a packed batch whose rows contain these examples."""
     batch: dict[str, np.ndarray] = {}
     for side, part, length in (("encoder", 0, INPUT_LENGTH), ("decoder", 1, TARGET_LENGTH)):
         tokens, previous, segment = (np.zeros((len(rows), length), np.int32) for _ in range(3))
@@ -70,7 +70,7 @@ def to_rows(rows: list[Examples]) -> Batch:
 
 
 def packed(examples: Examples) -> list[Examples]:
-    """First fit: the next example goes into the first row with room for both its parts."""
+    """Pack by first fit: put each example in the first row with enough space for both its parts."""
     rows: list[Examples] = []
     for example in examples:
         for row in rows:
@@ -83,7 +83,7 @@ def packed(examples: Examples) -> list[Examples]:
 
 
 def model_config(intermediate_size: int) -> T5ModelConfig:
-    """4 + 4 layers of width 256."""
+    """Return a config with 4 + 4 layers of width 256."""
     return T5ModelConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
@@ -95,7 +95,7 @@ def model_config(intermediate_size: int) -> T5ModelConfig:
 
 
 def make_ours(config: T5ModelConfig, batch_size: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
-    """Our model, always with the same weights, and its loss per target token."""
+    """Return our model, always with the same weights, and its loss per target token."""
     run = T5Run(
         num_steps=1,
         model=config,
@@ -109,7 +109,7 @@ def make_ours(config: T5ModelConfig, batch_size: int) -> tuple[nn.Module, Callab
 
 
 def make_theirs(weights: Path) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
-    """The model of transformers with the weights of a folder, and the same loss."""
+    """Return the model of transformers with the weights of a folder, and the same loss."""
     model = import_transformers().T5ForConditionalGeneration.from_pretrained(weights).train()
 
     def loss(batch: Batch) -> Tensor:
@@ -121,13 +121,13 @@ def make_theirs(weights: Path) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
 
 
 def contend(name: str, kind: str, intermediate_size: int, batch_size: int, threads: int, folder: Path) -> None:
-    """A contestant: writes its loss and gradients, then makes a step for every line that it reads."""
+    """Run a contestant: write its loss and gradients, then run a step for every line on the standard input."""
     torch.set_num_threads(threads)
     config = model_config(intermediate_size)
     rng = np.random.default_rng(0)
     examples = [make_examples(kind, batch_size, rng) for _ in range(NUM_BATCHES)]
     is_theirs = name in (THEIRS, THEIRS_KEPT)
-    batches = [to_rows(packed(part) if name == PACKED else [[one] for one in part]) for part in examples]
+    batches = [to_rows(packed(part) if name == PACKED else [[example] for example in part]) for part in examples]
     with nullcontext() if name == THEIRS else freed_memory_kept(torch.device("cpu")):
         model, loss_of = make_theirs(folder / "weights") if is_theirs else make_ours(config, batch_size)
         loss = loss_of(batches[0])
@@ -141,34 +141,34 @@ def contend(name: str, kind: str, intermediate_size: int, batch_size: int, threa
         serve({"loss": loss.item(), "useful": useful, "fill": fill}, step, batches)
 
 
-def refuse_different_maths(losses: dict[str, float], folder: Path) -> None:
-    """Every gradient of the same loss must be the same, up to rounding."""
+def refuse_different_results(losses: dict[str, float], folder: Path) -> None:
+    """End the program if the losses or gradients of the contestants differ by more than rounding errors."""
     if max(losses.values()) - min(losses.values()) > 1e-4:
-        raise SystemExit(f"not the same maths: losses {losses}")
+        raise SystemExit(f"different results: losses {losses}")
     grads = {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in losses}
-    for name, found in grads.items():
+    for name, their_grads in grads.items():
         for key, grad in grads[OURS].items():
-            other = found[key]
+            other = their_grads[key]
             error = float((grad - other).norm() / grad.norm())
             if error > 1e-3:
                 raise SystemExit(
-                    f"not the same maths: the gradient of {key} of {name} is off by {error:.1e} of its norm"
+                    f"different results: the gradient of {key} of {name} differs by {error:.1e} of its norm"
                 )
 
 
 def compare(kind: str, names: list[str], options: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """Of each contestant the median of useful tokens per CPU-second, and how full its rows are."""
+    """Return the median of useful tokens per CPU-second, and the fill of the rows, for each contestant."""
     config = model_config(options.feed_forward)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_huggingface(make_ours(config, options.batch_size)[0].state_dict(), config, folder / "weights")
 
-        def check(said: dict[str, Any]) -> None:
-            refuse_different_maths({name: first["loss"] for name, first in said.items()}, folder)
+        def check(reports: dict[str, Any]) -> None:
+            refuse_different_results({name: report["loss"] for name, report in reports.items()}, folder)
 
-        given = ["--rows", kind, "--feed-forward", options.feed_forward]
-        said, speeds = measure(__file__, names, given, options, folder, check)
-    return {name: (speed, said[name]["fill"]) for name, speed in speeds.items()}
+        arguments = ["--rows", kind, "--feed-forward", options.feed_forward]
+        reports, speeds = measure(__file__, names, arguments, options, folder, check)
+    return {name: (speed, reports[name]["fill"]) for name, speed in speeds.items()}
 
 
 def main() -> None:
@@ -185,9 +185,9 @@ def main() -> None:
     print("| rows | slots filled | contestant | useful tokens / CPU-s | times transformers |\n|---|---|---|---|---|")
     for kind in options.rows.split(","):
         names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, PACKED, THEIRS]
-        found = compare(kind, names, options)
-        for name, (speed, fill) in found.items():
-            print(f"| {kind} | {fill:.0%} | {name} | {speed:,.0f} | {speed / found[THEIRS][0]:.2f} |", flush=True)
+        results = compare(kind, names, options)
+        for name, (speed, fill) in results.items():
+            print(f"| {kind} | {fill:.0%} | {name} | {speed:,.0f} | {speed / results[THEIRS][0]:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

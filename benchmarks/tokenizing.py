@@ -1,9 +1,9 @@
-"""Speed of encoding text to token shards, against SentencePiece's own list encoding and the tokenizers library.
+"""Speed of encoding text to token shards, compared with SentencePiece's list encoding and the tokenizers library.
 
-All engines encode the same sentences with the same model and take turns in each round, so that a busy machine slows
-all alike. Figures are MB of UTF-8 text per CPU-second of all processes (best round) and ratios to SentencePiece in the
-same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2
-threads or processes the figure that counts is the wall time, on a machine that has two idle cores.
+All engines encode the same sentences with the same model and alternate in each round, so that a busy machine slows all
+of them equally. The results are MB of UTF-8 text per CPU-second of all processes (best round), and ratios to
+SentencePiece in the same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the
+sentences first. With 2 threads or processes, compare the wall times, on a machine with two idle cores.
 
     python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--quick] [--text FILE.jsonl...]
 """
@@ -31,28 +31,29 @@ NUM_FILES = 4
 
 
 def load_texts(files: list[str], num_bytes: int) -> list[str]:
-    """Documents of about `num_bytes`: of `files`, else English novels, else the language reference, repeated."""
+    """Return documents of about `num_bytes` in total, from `files`, else English novels, else the language reference.
+    They are repeated if necessary."""
     novels = SAMPLE / "books/novels_train.jsonl.zst"
     if not files and novels.is_file():
         files = [str(novels)]
     if files:
-        found = [document.text for document in read_documents(find_sources(files))]
+        documents = [document.text for document in read_documents(find_sources(files))]
     else:
         import pydoc_data.topics
 
-        found = list(pydoc_data.topics.topics.values())
+        documents = list(pydoc_data.topics.topics.values())
     texts: list[str] = []
     size = 0
     while size < num_bytes:
-        # In pieces of 100 kB, which divide evenly among files.
-        text = found[len(texts) % len(found)][:100_000]
+        # In pieces of at most 100 kB, so that they can be divided evenly among files.
+        text = documents[len(texts) % len(documents)][:100_000]
         texts.append(text)
         size += len(text.encode())
     return texts
 
 
 def write_jsonl(folder: Path, documents: list[str]) -> Path:
-    """The documents as `NUM_FILES` files."""
+    """Write the documents to `NUM_FILES` files."""
     folder.mkdir()
     for number in range(NUM_FILES):
         rows = [json.dumps({"text": text}) for text in documents[number::NUM_FILES]]
@@ -61,7 +62,7 @@ def write_jsonl(folder: Path, documents: list[str]) -> Path:
 
 
 def cpu_seconds() -> float:
-    """Of this process and those it has waited for."""
+    """Return the CPU seconds of this process and of its finished child processes."""
     return sum(
         usage.ru_utime + usage.ru_stime
         for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--vocab-size", type=int, default=16_000)
     parser.add_argument("--text", nargs="*", default=[], help="JSONL files to encode instead of the sample")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.megabytes, arguments.vocab_size = 1, 1, 4000
@@ -88,7 +89,7 @@ def main() -> None:
 
 
 def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
-    """Prepares everything in `folder`, measures and prints a table."""
+    """Prepare everything in `folder`, measure, and print a table."""
     counts = Counter(word for text in texts for word in text.split())
     (folder / "words.tsv").write_text("".join(f"{word}\t{count}\n" for word, count in counts.items()), encoding="utf-8")
     documents = write_jsonl(folder / "documents", texts)

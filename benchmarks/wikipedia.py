@@ -1,11 +1,12 @@
-"""Wikipedia's markup to text: megabytes of wikitext per CPU second, with and without XML and bz2, against
-mwparserfromhell and WikiExtractor where they are installed (`pip install wikiextractor`; GPL, only run beside). Both
-get part of the pages, already out of their XML; WikiExtractor expands no templates. Interleaved rounds, the best of
-each.
+"""Conversion of Wikipedia's markup to text: megabytes of wikitext per CPU-second, with and without XML and bz2.
+
+The peers are mwparserfromhell and WikiExtractor if they are installed (`pip install wikiextractor`; GPL, used only for
+comparison). Both get a part of the pages, without XML; WikiExtractor expands no templates. The engines alternate in
+rounds. The result is the best round of each.
 
     python benchmarks/wikipedia.py [--dump FILE.xml.bz2] [--rounds 5] [--quick]
 
-Without --dump, pages are made on the fly, with about the markup of English articles: links, references, templates in
+Without --dump, pages are generated with markup similar to that of English articles: links, references, nested
 templates, tables, entities.
 """
 
@@ -30,11 +31,11 @@ from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile, find_sources
 
 _SLOW_BYTES = 300_000
-"""What the slow contestants get of it."""
+"""Size of the wikitext for the slow contestants."""
 
 
 def make_dump(path: Path, num_pages: int) -> None:
-    """Writes a multistream dump of made pages."""
+    """Write a multistream dump of generated pages."""
     draw = random.Random(0)
     letters = "etaoinshrdlu"
     vocabulary = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(5000)]
@@ -89,7 +90,7 @@ def _extracted(pages: list[Page]) -> int:
 
 
 def contestants(source: SourceFile, plain: SourceFile) -> dict[str, tuple[Callable[[], int], int]]:
-    """Name to what is timed, and the bytes of wikitext that it reads."""
+    """Return the functions to measure, and the bytes of wikitext that they read, by name."""
     pages = [page for page in read_pages(plain, Skips(1000)) if page.namespace == 0 and page.redirect is None]
     cleaner = Cleaner(read_site(plain), Extraction())
     few, num_few = [], 0
@@ -98,7 +99,7 @@ def contestants(source: SourceFile, plain: SourceFile) -> dict[str, tuple[Callab
             few.append(page)
             num_few += len(page.text.encode())
     size = sum(len(page.text.encode()) for page in pages)
-    found: dict[str, tuple[Callable[[], int], int]] = {
+    engines: dict[str, tuple[Callable[[], int], int]] = {
         "ours, markup alone": (lambda: sum(len(cleaner.clean(page.text, page.title)) for page in pages), size),
         "ours, from XML": (lambda: len(list(read_documents([plain], Skips(1000)))), size),
         "ours, from bz2": (lambda: len(list(read_documents([source], Skips(1000)))), size),
@@ -112,15 +113,15 @@ def contestants(source: SourceFile, plain: SourceFile) -> dict[str, tuple[Callab
         ("wikiextractor", "WikiExtractor, clean_text", _extracted),
     ):
         if find_spec(package):
-            found[f"{name}, {version(package)}"] = (partial(work, few), num_few)
-    return found
+            engines[f"{name}, {version(package)}"] = (partial(work, few), num_few)
+    return engines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dump", type=Path, help="a dump, .xml.bz2, in place of made pages")
+    parser.add_argument("--dump", type=Path, help="a dump, .xml.bz2, instead of generated pages")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="few pages, one round: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="few pages, one round: a test that it runs")
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""Word counts: ours, compiled and plain, against Python's Counter and pyarrow. CPU seconds and peak memory,
-interleaved rounds.
+"""Word counts: our compiled and our Python table, compared with Python's Counter and pyarrow. CPU seconds and peak
+memory, in alternating rounds.
 
     python benchmarks/words.py [--size 200MB] [--rounds 3] [--text FILE...] [--quick]
 
-Every measurement is a process of its own. The text is made on the fly: words with Zipf's frequencies (exponent 1.1
-over a million) and English-like lengths, one sentence per line; or the files given by --text, repeated to the size.
+Every measurement is a separate process. The text is generated: words with Zipf's frequencies (exponent 1.1, a million
+words) and lengths like in English, one sentence per line. Or it consists of the files of --text, repeated to the size.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CHUNK = 1 << 24
 
 
 def make_text(path: Path, num_bytes: int, texts: list[str]) -> None:
-    """Writes about `num_bytes` of UTF-8 text to `path`."""
+    """Write about `num_bytes` of UTF-8 text to `path`."""
     rng = np.random.default_rng(0)
     if texts:
         content = b"".join(Path(text).read_bytes() for text in texts)
@@ -52,13 +52,13 @@ def make_text(path: Path, num_bytes: int, texts: list[str]) -> None:
 
 
 def ours(path: Path) -> int:
-    """The whole command: reading, checking UTF-8, counting, sorting, table and manifest on disk."""
+    """Run the whole command: read, check UTF-8, count, sort, and write the table and its manifest."""
     with tempfile.TemporaryDirectory() as folder:
         return int(count_words(find_sources([path]), Path(folder) / "words.tsv", workers=1)["num_distinct_words"])
 
 
 def table(path: Path) -> int:
-    """Only the compiled table, without sorting and writing."""
+    """Count with the compiled table only, without sorting and writing."""
     counts = new_table()
     with open(path, "rb") as file:
         for chunk, _ in whole_lines(iter(lambda: file.read(1 << 20), b"")):
@@ -67,7 +67,7 @@ def table(path: Path) -> int:
 
 
 def plain(path: Path) -> int:
-    """Our table without a compiler."""
+    """Count with our table in pure Python."""
     tally = Tally(Path("unused"), 1 << 40)
     tally.table = PythonTable()
     from pretrainkit.files.skips import Skips
@@ -78,7 +78,7 @@ def plain(path: Path) -> int:
 
 
 def counter(path: Path) -> int:
-    """collections.Counter over bytes.split() of 16 MB chunks."""
+    """Count with collections.Counter and bytes.split(), in chunks of 16 MB."""
     counts: Counter[bytes] = Counter()
     with open(path, "rb") as file:
         for chunk, _ in whole_lines(iter(lambda: file.read(CHUNK), b"")):
@@ -87,7 +87,7 @@ def counter(path: Path) -> int:
 
 
 def arrow(path: Path) -> int:
-    """pyarrow: split by white space and value_counts in 16 MB chunks, added up in a Counter."""
+    """Count with pyarrow: split at white space and value_counts in chunks of 16 MB, added up in a Counter."""
     import pyarrow
     import pyarrow.compute
 
@@ -119,8 +119,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="200MB")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--text", nargs="*", default=[], help="plain text to repeat instead of made words")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
+    parser.add_argument("--text", nargs="*", default=[], help="plain text files to repeat instead of generated words")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a test that it runs")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.size, arguments.rounds = "20MB", 1

@@ -142,7 +142,7 @@ def test_folders_that_datasets_saved_are_read_by_split(made, caplog):
         "train": ["train"],
         "valid": ["validation"],
     }
-    assert "only train and validation are read, not test" in caplog.text
+    assert "only train and validation will be read, not test" in caplog.text
     assert [source.format for source in find_sources([made / "saved/train"])] == ["arrow"]
     with pytest.raises(DataError, match="contains several splits") as error:
         find_sources([made / "saved"])
