@@ -1,15 +1,15 @@
-"""From JPEG files to augmented pixels on one core: ours against Pillow with torchvision's transforms. CPU time,
-interleaved rounds.
+"""Compare loading and augmenting JPEG files on one core with Pillow and torchvision's transforms, in CPU time.
 
     python benchmarks/images.py [--rounds 15] [--num-images 64] [--images FILE...] [--quick]
 
-Images are made on the fly, 500 x 375 pixels with the spectrum of photographs (amplitude ~ 1 / frequency), JPEG quality
-90; or the files given by --images, as they are. Both sides start from the bytes of the file. "pixels" ends with uint8
-(3, S, S), which is what our models take: they normalize on the device. "tensor" is how the other side is used: ToTensor
-and Normalize follow. "training" is how the clip recipe trains: libjpeg-turbo rounds coarsely. Ours decodes a JPEG at a
-half or less where the part drawn allows it; the rows "exact" are as in evaluation: decoded whole, resized by Pillow.
+Images are generated: 500 x 375 pixels with the spectrum of photographs (amplitude ~ 1 / frequency), JPEG quality 90; or
+they are the files of --images. Both sides start from the bytes of the file. "pixels" ends with uint8 (3, S, S), the
+input of our models, which normalize on the device. "tensor" is the usual pipeline of torchvision, with ToTensor and
+Normalize. "training" is the setting of the clip recipe, with libjpeg-turbo's fast DCT. Ours decodes a JPEG at half its
+size or less if the crop is large enough; the rows "exact" are as in evaluation: decoded at full size and resized by
+Pillow. Contestants take turns in each round.
 
-The second table has the decoders alone, the third the resizers: what the choice was made from.
+The second table compares decoders, the third resizers; our choices are based on them.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Engine = Callable[[bytes], object]
 
 
 def make_images(num: int) -> list[bytes]:
-    """JPEG files of noise with the spectrum of photographs."""
+    """Return JPEG files of noise with the spectrum of photographs."""
     from PIL import Image
 
     rng = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def theirs(*transforms: Callable[[object], object], is_tensor: bool) -> Engine:
 
 
 def pipelines() -> dict[str, dict[str, Engine]]:
-    """Task to name to engine; ours first, then what ratios are taken to."""
+    """Return the engines by task and name."""
     import torchvision.transforms as reference
 
     tasks = {}
@@ -111,7 +111,7 @@ def decoders() -> dict[str, Engine]:
         encoded = open_image(content)
         return encoded.decode((encoded.width // 2, encoded.height // 2))
 
-    found: dict[str, Engine] = {
+    engines: dict[str, Engine] = {
         "ours": decode,
         "ours, a half": ours_at_half,
         "Pillow": pillow,
@@ -120,7 +120,7 @@ def decoders() -> dict[str, Engine]:
     try:
         import simplejpeg
     except ImportError:
-        return found
+        return engines
 
     def turbo(eighths: int) -> Engine:
         def run(content: bytes) -> np.ndarray:
@@ -131,7 +131,7 @@ def decoders() -> dict[str, Engine]:
 
         return run
 
-    return found | {f"libjpeg-turbo, {eighths}/8": turbo(eighths) for eighths in range(8, 0, -1)}
+    return engines | {f"libjpeg-turbo, {eighths}/8": turbo(eighths) for eighths in range(8, 0, -1)}
 
 
 def resizers() -> dict[str, Engine]:
@@ -142,20 +142,20 @@ def resizers() -> dict[str, Engine]:
 
     decoded: dict[bytes, tuple[np.ndarray, Image.Image]] = {}
 
-    def given(content: bytes) -> "tuple[np.ndarray, Image.Image]":
+    def decoded_pair(content: bytes) -> "tuple[np.ndarray, Image.Image]":
         if content not in decoded:
             decoded[content] = decode(content), Image.fromarray(decode(content))
         return decoded[content]
 
     return {
-        "ours (torch, uint8)": lambda content: resize(given(content)[0], 224, 224),
-        "Pillow": lambda content: pillow(given(content)[1]),
-        "Pillow, reducing_gap 2": lambda content: pillow(given(content)[1], reducing_gap=2.0),
+        "ours (torch, uint8)": lambda content: resize(decoded_pair(content)[0], 224, 224),
+        "Pillow": lambda content: pillow(decoded_pair(content)[1]),
+        "Pillow, reducing_gap 2": lambda content: pillow(decoded_pair(content)[1], reducing_gap=2.0),
     }
 
 
 def measure(engines: dict[str, Engine], files: list[bytes], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds for all files, of each round; the engines take turns."""
+    """Return the CPU seconds for all files in each round. The engines take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for engine in engines.values():
         engine(files[0])
@@ -169,11 +169,13 @@ def measure(engines: dict[str, Engine], files: list[bytes], rounds: int) -> dict
 
 
 def table(seconds: dict[str, list[float]], num: int, reference: str) -> str:
-    """Ratios are medians over rounds: both were measured in the same one."""
+    """Return a table of the results. Ratios are medians over rounds, each of two measurements in the same round."""
     lines = [f"| engine | images / CPU-s, best | ms, best | times {reference} |", "|---|---|---|---|"]
-    for name, found in seconds.items():
-        ratio = statistics.median(base / mine for base, mine in zip(seconds[reference], found, strict=True))
-        lines.append(f"| {name} | {num / min(found):,.0f} | {1e3 * min(found) / num:.2f} | {ratio:.2f} |")
+    for name, seconds_of_engine in seconds.items():
+        ratio = statistics.median(base / mine for base, mine in zip(seconds[reference], seconds_of_engine, strict=True))
+        lines.append(
+            f"| {name} | {num / min(seconds_of_engine):,.0f} | {1e3 * min(seconds_of_engine) / num:.2f} | {ratio:.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -181,8 +183,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--num-images", type=int, default=64)
-    parser.add_argument("--images", type=Path, nargs="*", default=[], help="JPEG files to use instead of made ones")
-    parser.add_argument("--quick", action="store_true", help="few images, one round: to see that it runs")
+    parser.add_argument(
+        "--images", type=Path, nargs="*", default=[], help="JPEG files to use instead of generated ones"
+    )
+    parser.add_argument("--quick", action="store_true", help="few images and one round, to check that it runs")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.num_images = 1, 4

@@ -1,19 +1,21 @@
-"""One training step of our PIXEL against `ViTMAEForPreTraining` of transformers, on the same rendered texts and masks.
+"""Compare a training step of our PIXEL with `ViTMAEForPreTraining` of transformers, on equal rendered texts and masks.
 
     python benchmarks/pixel_step.py [--texts rendered,full,documents] [--patches 144,529] [--corpus FILE ...]
                                     [--rounds 7] [--threads 1] [--quick]
 
-The model of pixel/tiny, 4 layers of width 128 and a decoder of 2 x 96, on texts of up to 144 and of up to 529 patches
-of 16 x 16 pixels, a quarter of them hidden. Both: forward, backward, clip to norm 1, fused AdamW, float32, no dropout;
-transformers gets the texts wrapped into squares of 12 x 12 or 23 x 23 patches in three colours, as float32, which is
-what it takes. On one thread, and on as many as there are cores, as torch does by itself. Each contestant has a process
-of its own, and they take turns in each round; what counts is the median CPU time of a step. Before timing, all get the
-same weights and, of full texts, must give the same loss and the same gradients.
+The model is that of pixel/tiny: 4 layers of width 128, and a decoder with 2 layers of width 96. Texts have up to 144 or
+529 patches of 16 x 16 pixels, of which a quarter are hidden. A step is forward, backward, clipping to norm 1 and fused
+AdamW in float32 without dropout. transformers gets its input format: texts wrapped into squares of 12 x 12 or 23 x 23
+patches in three colours, as float32. Steps run on one thread and on as many threads as there are cores, which is
+torch's default. Each contestant has its own process, and they take turns in each round; the result is the median CPU
+time of a step. Before timing, all get the same weights and, for full texts, must give the same loss and gradients.
 
-rendered: rows of real prose by PIXEL's own rule, whole paragraphs while they fit: of text files, else of the
-documentation of Python on this machine, which has more short documents than books have. full: strokes like letters that
-fill every canvas. documents: the same on 16 % to 100 % of it. transformers computes the blank after a text, and its
-loss counts it; ours does neither.
+Kinds of texts:
+rendered: rows of real prose by the original's rule (whole paragraphs as long as they fit), from text files or from the
+documentation of Python on this machine, which has more short documents than books.
+full: random strokes like letters that fill every canvas.
+documents: such strokes on 16 % to 100 % of each canvas. transformers also computes the blank after a text and includes
+it in the loss; ours does not.
 """
 
 import argparse
@@ -51,13 +53,13 @@ OURS, THEIRS, THEIRS_KEPT = "ours", "theirs", "theirs, memory kept"
 RATE = "useful patches / CPU-s"
 NUM_BATCHES = 3
 NUM_ROWS = 400
-"""Of real prose; batches are draws of them."""
+"""Number of rendered rows of real prose, from which batches are drawn."""
 Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 Rendered = tuple[np.ndarray, np.ndarray]
 
 
 def run_config(num_patches: int) -> PixelRun:
-    """pixel/tiny for texts of that many patches, with positions, zero, last norm and masks of the published models."""
+    """Return pixel/tiny for texts of `num_patches`, with positions, zero, last norm and masks of published models."""
     config = tiny()
     published = {"positions": "grid", "pixel_zero": "black", "initializer_range": 0.02}
     update = {"max_patches": num_patches, "decoder_norm_epsilon": 1e-12, **published}
@@ -68,7 +70,7 @@ def run_config(num_patches: int) -> PixelRun:
 
 
 def make_texts(kind: str, num: int, num_patches: int, seed: int, rendered: Rendered | None = None) -> Texts:
-    """Grey canvases, patches before each end patch, and masks."""
+    """Return grey canvases, the numbers of patches before each end patch, and masks."""
     rng = np.random.default_rng(seed)
     if rendered is None:
         pixels, num_text = draw_strokes(kind, num, num_patches, rng)
@@ -80,7 +82,7 @@ def make_texts(kind: str, num: int, num_patches: int, seed: int, rendered: Rende
 
 
 def draw_strokes(kind: str, num: int, num_patches: int, rng: np.random.Generator) -> Rendered:
-    """Strokes like letters, and patches before each end patch."""
+    """Draw random strokes like letters. Return canvases and the numbers of patches before each end patch."""
     share = np.ones(num) if kind == "full" else rng.uniform(0.16, 1, num)
     num_text = np.minimum((num_patches * share).astype(np.int32), num_patches - 1)
     ink = rng.random((num, PATCH, num_patches * PATCH)) < 0.3
@@ -93,7 +95,7 @@ def draw_strokes(kind: str, num: int, num_patches: int, rng: np.random.Generator
 
 
 def render_rows(corpus: Sequence[Path], num_patches: int, num: int) -> Rendered:
-    """The first rows of the documents, by the original's rule."""
+    """Render the first `num` rows of the documents by the original's rule."""
     documents = [part for path in corpus for part in plain_text_documents(path)] or standard_library_documents()
     with tempfile.TemporaryDirectory() as folder:
         config = RendererConfig(
@@ -109,7 +111,7 @@ def render_rows(corpus: Sequence[Path], num_patches: int, num: int) -> Rendered:
 
 
 def to_squares(texts: Texts) -> Batch:
-    """What transformers takes: (B, 3, H, H) in [0, 1], and noise that hides the masks' patches."""
+    """Return the input of transformers: pixels (B, 3, H, H) in [0, 1], and noise that hides the masked patches."""
     pixels, _, masks = texts
     side = math.isqrt(masks.shape[1])
     rows = pixels.reshape(len(pixels), PATCH, side, side * PATCH).swapaxes(1, 2).reshape(len(pixels), side * PATCH, -1)
@@ -118,12 +120,12 @@ def to_squares(texts: Texts) -> Batch:
 
 
 def to_streams(texts: Texts) -> Batch:
-    """What ours takes."""
+    """Return the input of our model."""
     return {name: torch.from_numpy(array) for name, array in pack(*texts).items()}
 
 
 def make_ours(num_patches: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
-    """Our model, always with the same weights, and its loss."""
+    """Return our model, always with the same weights, and its loss function."""
     config = run_config(num_patches)
     torch.manual_seed(0)
     model, objective = build(config.model), PixelObjective(config)
@@ -131,14 +133,14 @@ def make_ours(num_patches: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
 
 
 def make_theirs(weights: Path, num_patches: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
-    """The model of transformers with the weights of a folder, and its loss."""
+    """Return the model of transformers with the weights of a folder, and its loss function."""
     model = (
         import_transformers()
         .ViTMAEForPreTraining.from_pretrained(weights, image_size=math.isqrt(num_patches) * PATCH)
         .train()
     )
     for name, parameter in model.named_parameters():
-        if "pos" in name:  # fixed tables, which from_pretrained forgets
+        if "pos" in name:  # from_pretrained does not freeze the fixed tables
             parameter.requires_grad_(False)
     return model, lambda batch: model(**batch).loss
 
@@ -146,7 +148,7 @@ def make_theirs(weights: Path, num_patches: int) -> tuple[nn.Module, Callable[[B
 def contend(
     name: str, kind: str, num_patches: int, batch_size: int, threads: int, folder: Path, corpus: Sequence[Path]
 ) -> None:
-    """A contestant: writes its gradients, says its loss, then makes a step for every line that it reads."""
+    """Run a contestant: write its gradients, report its loss, then make a step for every line of its input."""
     torch.set_num_threads(threads)
     rendered = render_rows(corpus, num_patches, NUM_ROWS) if kind == "rendered" else None
     texts = [make_texts(kind, batch_size, num_patches, seed, rendered) for seed in range(NUM_BATCHES)]
@@ -171,7 +173,7 @@ def contend(
 
 
 def refuse_different_maths(losses: dict[str, float], num_patches: int, folder: Path) -> None:
-    """Every gradient of the same loss must be the same, up to rounding."""
+    """Exit if losses or gradients of the contestants differ by more than rounding."""
     if max(losses.values()) - min(losses.values()) > 1e-5:
         raise SystemExit(f"not the same maths: losses {losses}")
     from pretrainkit.exporting.safetensors import read_tensors
@@ -189,24 +191,26 @@ def refuse_different_maths(losses: dict[str, float], num_patches: int, folder: P
 def compare(
     kind: str, num_patches: int, names: list[str], options: argparse.Namespace
 ) -> dict[str, tuple[float, float]]:
-    """Of each contestant the median of useful patches per CPU-second, and the share of the canvases that texts fill."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    """Return each contestant's median of useful patches per CPU-second, and the share of the canvases with text."""
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         state = make_ours(num_patches)[0].state_dict()
         write_huggingface(state, run_config(num_patches), folder / "weights", model_type="vit_mae")
 
-        def check(said: dict[str, Any]) -> None:
+        def check(first_lines: dict[str, Any]) -> None:
             if kind == "full":
-                refuse_different_maths({name: first["loss"] for name, first in said.items()}, num_patches, folder)
+                refuse_different_maths(
+                    {name: first["loss"] for name, first in first_lines.items()}, num_patches, folder
+                )
 
-        given = ["--texts", kind, "--patches", num_patches, "--corpus", *options.corpus]
-        said, speeds = measure(__file__, names, given, options, folder, check)
-    fill = sum(said[names[0]]["useful"]) / (NUM_BATCHES * options.batch_size * num_patches)
+        arguments = ["--texts", kind, "--patches", num_patches, "--corpus", *options.corpus]
+        first_lines, speeds = measure(__file__, names, arguments, options, folder, check)
+    fill = sum(first_lines[names[0]]["useful"]) / (NUM_BATCHES * options.batch_size * num_patches)
     return {name: (speed, fill) for name, speed in speeds.items()}
 
 
 def main() -> None:
-    """Print a table with a row per comparison."""
+    """Print a table with a row per contestant and comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", default="rendered,full,documents")
     parser.add_argument("--patches", default="144,529")
@@ -224,9 +228,9 @@ def main() -> None:
     ):
         names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]
         options.threads = threads
-        found = compare(kind, num_patches, names, options)
-        for name, (speed, fill) in found.items():
-            numbers = [f"{fill:.0%}", name, f"{speed:,.0f}", f"{speed / found[THEIRS][0]:.2f}"]
+        results = compare(kind, num_patches, names, options)
+        for name, (speed, fill) in results.items():
+            numbers = [f"{fill:.0%}", name, f"{speed:,.0f}", f"{speed / results[THEIRS][0]:.2f}"]
             print(f"| {' | '.join(map(str, [kind, num_patches, threads, *numbers]))} |", flush=True)
 
 

@@ -1,11 +1,11 @@
-"""Rows of rendered text on one core: made, read and drawn on the way, in rows per CPU-second.
+"""Measure rows of rendered text per CPU-second on one core: making them, reading them, and drawing them on demand.
 
     python benchmarks/rendered_rows.py [--rounds 5] [--num-rows 96] [--font FILE] [--quick]
 
-Text is the prose on this machine. "made" is a row of 529 patches from text to PNG; the peer takes the same pieces with
-the PNG of Pillow, as `datasets` does. "read" and "drawn" end with a row's pixels and mask in a batch of 32, the peer
-with float32 (3, 16, 8464) from the PNG, its attention mask, and a span mask drawn number by number, as the original's
-transform does. The ways take turns in each round; the figure is the best round, the ratio the median.
+The text is the documentation of Python on this machine. "made" converts text to PNG rows of 529 patches; its peer uses
+Pillow's PNG encoder for the same rows, as `datasets` does. "read" and "drawn" end with pixels and masks in batches of
+32 rows. Their peer follows the original's transform: float32 (3, 16, 8464) from the PNG, an attention mask, and a span
+mask. All take turns in each round. The rate is that of the best round, the ratio is the median over rounds.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def with_pillow(pixels: np.ndarray) -> bytes:
 def as_the_original(pictures: list[bytes], num_patches: list[int], rng: random.Random) -> list[np.ndarray]:
     from PIL import Image
 
-    found = []
+    results = []
     for picture, number in zip(pictures, num_patches, strict=True):
         image = Image.open(io.BytesIO(picture)).convert("RGB").resize((8464, 16), Image.Resampling.BICUBIC)
         pixels = np.asarray(image).transpose(2, 0, 1).astype(np.float32) / np.float32(255)
@@ -70,8 +70,8 @@ def as_the_original(pictures: list[bytes], num_patches: list[int], rng: random.R
             spacing=None,
             cumulative_span_weights=(0.2, 0.4, 0.6, 0.8, 0.9, 1.0),
         )
-        found += [pixels, attention, masked]
-    return found
+        results += [pixels, attention, masked]
+    return results
 
 
 def build(source: PixelSource, num_rows: int) -> None:
@@ -87,11 +87,11 @@ def main() -> None:
     parser.add_argument("--num-rows", type=int, default=96)
     parser.add_argument("--font")
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
-    if given.quick:
-        given.rounds, given.num_rows = 1, 32
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.num_rows = 1, 32
     with tempfile.TemporaryDirectory() as folder:
-        font = given.font
+        font = options.font
         if font is None:
             from PIL import ImageFont
 
@@ -99,9 +99,9 @@ def main() -> None:
             Path(font).write_bytes(ImageFont.load_default(12).font_bytes)
         renderer = Renderer(RendererConfig(font_file=font, on_missing="ignore"))
         text, texts = "", [document[1] for document in standard_library_documents()]
-        while len(text) < given.num_rows * 1500:
+        while len(text) < options.num_rows * 1500:
             text += texts.pop() + " "
-        pieces = list(fill(renderer, text))[: given.num_rows]
+        pieces = list(fill(renderer, text))[: options.num_rows]
         documents = Prose(" ".join(pieces))
         config = PRESETS["base"]()
         sources = {}
@@ -113,7 +113,7 @@ def main() -> None:
         encodings = [renderer(piece) for piece in pieces]
         pictures = [to_png(encoding.pixel_values) for encoding in encodings]
         numbers = [encoding.num_text_patches for encoding in encodings]
-        ways: dict[str, Callable[[], object]] = {
+        contestants: dict[str, Callable[[], object]] = {
             "made": lambda: [to_png(renderer(piece).pixel_values) for piece in fill(renderer, documents.text)],
             "made, Pillow's PNG": lambda: [
                 with_pillow(renderer(piece).pixel_values) for piece in fill(renderer, documents.text)
@@ -122,22 +122,22 @@ def main() -> None:
             "drawn": lambda: build(sources["drawn"], len(pieces)),
             "read, original's steps": lambda: as_the_original(pictures, numbers, random.Random(0)),
         }
-        rates: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(given.rounds):
-            for name, way in ways.items():
+        rates: dict[str, list[float]] = {name: [] for name in contestants}
+        for _ in range(options.rounds):
+            for name, run in contestants.items():
                 begin = time.process_time()
-                way()
+                run()
                 rates[name].append(len(pieces) / (time.process_time() - begin))
         size = sum(map(len, pictures)) / len(pictures)
         other = sum(len(with_pillow(encoding.pixel_values)) for encoding in encodings) / len(encodings)
         print(
-            f"{len(pieces)} rows, pictures of {size:,.0f} bytes (Pillow's: {other:,.0f}), {given.rounds} interleaved "
+            f"{len(pieces)} rows, pictures of {size:,.0f} bytes (Pillow's: {other:,.0f}), {options.rounds} interleaved "
             "rounds, one core\n\n| way | rows / CPU-s, best | patches / CPU-s | times the peer |\n|---|---|---|---|"
         )
-        for name, found in rates.items():
+        for name, rates_of_way in rates.items():
             peer = rates["made, Pillow's PNG" if name.startswith("made") else "read, original's steps"]
-            ratio = statistics.median(a / b for a, b in zip(found, peer, strict=True))
-            print(f"| {name} | {max(found):,.0f} | {max(found) * 528:,.0f} | {ratio:.2f} |")
+            ratio = statistics.median(a / b for a, b in zip(rates_of_way, peer, strict=True))
+            print(f"| {name} | {max(rates_of_way):,.0f} | {max(rates_of_way) * 528:,.0f} | {ratio:.2f} |")
 
 
 def source_of(config: object, path: str):

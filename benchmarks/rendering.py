@@ -1,12 +1,13 @@
-"""From text to pixels on one core: ours against what the original does, text patches per CPU-second.
+"""Measure rendering on one core, in text patches per CPU-second, compared with the steps of the original.
 
     python benchmarks/rendering.py [--rounds 5] [--num-lines 60] [--font FILE] [--quick]
 
-Text is the prose on this machine (documentation of Python) in lines that fill 529 patches, the last of a line being
-the black one. The peers carry out the original's steps: `pygame.freetype` renders a line, which is put on a canvas and
-turned to grey; Pango lays a line out and Cairo draws it on an alpha surface, which is inverted, or on a coloured one,
-whose bytes are put in order. "tensor" ends with float32 (3, 16, 8464) in [0, 1]. Ours has drawn the text once before:
-glyphs and words are kept. The engines take turns in each round; the figure is the best round, the ratio the median.
+The text is the documentation of Python on this machine, in lines that fill 529 patches; the last patch of a line is the
+black one. The peers follow the original's steps. `pygame.freetype` renders a line, which is copied to a canvas and
+converted to grey. Pango lays out a line, and Cairo draws it on an alpha surface, which is inverted, or on a coloured
+one, whose bytes are reordered. "tensor" ends with float32 (3, 16, 8464) in [0, 1]. Our engines have drawn the text once
+before, so that glyphs and words are cached. The engines take turns in each round. The rate is that of the best round,
+the ratio is the median over rounds.
 """
 
 import argparse
@@ -109,7 +110,7 @@ class PangoCairo:
 
 
 def measure(engines: dict[str, Engine], lines: list[str], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds for all lines, of each round."""
+    """Return the CPU seconds for all lines in each round."""
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for engine in engines.values():
         for line in lines:
@@ -124,12 +125,12 @@ def measure(engines: dict[str, Engine], lines: list[str], rounds: int) -> dict[s
 
 
 def table(seconds: dict[str, list[float]], num_patches: int, num_lines: int) -> str:
-    """The last engine is the one that ratios are taken to."""
+    """Return a table of the results. Ratios are relative to the last engine."""
     rows = ["| engine | text patches / CPU-s, best | ms a line, best | times the last |", "|---|---|---|---|"]
     last = list(seconds.values())[-1]
-    for name, found in seconds.items():
-        ratio = statistics.median(base / mine for base, mine in zip(last, found, strict=True))
-        rate, each = num_patches / min(found), 1e3 * min(found) / num_lines
+    for name, seconds_of_engine in seconds.items():
+        ratio = statistics.median(base / mine for base, mine in zip(last, seconds_of_engine, strict=True))
+        rate, each = num_patches / min(seconds_of_engine), 1e3 * min(seconds_of_engine) / num_lines
         rows.append(f"| {name} | {rate:,.0f} | {each:.3f} | {ratio:.2f} |")
     return "\n".join(rows)
 
@@ -153,43 +154,43 @@ def prose(renderer: Renderer, num_lines: int) -> list[str]:
 
 
 def tasks(font: str) -> dict[str, dict[str, Engine]]:
-    """Heading to name to engine; what can run here."""
+    """Return the engines that can run on this machine, by heading and name."""
     freetype = Renderer(RendererConfig(font_file=font, parity=True, on_missing="ignore"))
-    found: dict[str, dict[str, Engine]] = {
+    engines_by_task: dict[str, dict[str, Engine]] = {
         "FreeType, lines": {"ours": lambda line: freetype(line).pixel_values},
         "FreeType, pre-split words": {"ours": lambda line: freetype(line.split()).pixel_values},
         "FreeType, tensor": {"ours": lambda line: float_pixels(freetype(line))},
     }
-    found["FreeType, lines"]["ours, patches"] = lambda line: freetype(line).patches
+    engines_by_task["FreeType, lines"]["ours, patches"] = lambda line: freetype(line).patches
     try:
         peer = PyGame(font)
     except ImportError:
         print("pygame is not installed (pip install 'pretrainkit[bench]'): its renderer is left out\n")
     else:
         engines: list[Engine] = [peer.text, peer.words, peer.tensor]
-        for heading, engine in zip(list(found), engines, strict=True):
-            found[heading]["PyGame, as the original"] = engine
+        for heading, engine in zip(list(engines_by_task), engines, strict=True):
+            engines_by_task[heading]["PyGame, as the original"] = engine
     try:
         pango_library()
     except MissingPackageError as error:
         print(f"{error}\n")
-        return found
+        return engines_by_task
     for heading, rgb in (("Pango, lines", False), ("Pango, lines, three colours", True)):
         config = RendererConfig(engine="pango", font_file=font, parity=True, on_missing="ignore", rgb=rgb)
         ours = Renderer(config)
         options = config.font_options.model_copy(update={"keep_words": False})
         whole = Renderer(config.model_copy(update={"font_options": options}))
         drawn = PangoCairo(ours)
-        found[heading] = {
+        engines_by_task[heading] = {
             "ours": lambda line, ours=ours: ours(line).pixel_values,
             "ours, each line shaped as a whole": lambda line, whole=whole: whole(line).pixel_values,
             "Pango and Cairo, as the original": drawn.colors if rgb else drawn.grey,
         }
-    return found
+    return engines_by_task
 
 
 def check(engines: dict[str, Engine], lines: list[str]) -> None:
-    """Before anything is timed: equal pixels."""
+    """Check that the first and the last engine draw equal pixels."""
     first, *_, last = engines.values()
     for line in lines:
         if np.asarray(first(line)).shape == np.asarray(last(line)).shape:
@@ -200,8 +201,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--num-lines", type=int, default=60)
-    parser.add_argument("--font", help="a .ttf or .otf file; that of Pillow if none is given")
-    parser.add_argument("--quick", action="store_true", help="few lines, one round: to see that it runs")
+    parser.add_argument("--font", help="a .ttf or .otf file; default: the font of Pillow")
+    parser.add_argument("--quick", action="store_true", help="few lines and one round, to check that it runs")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.num_lines = 1, 4

@@ -93,5 +93,5 @@ def test_scripts_are_drawn_and_the_renderer_is_kept(tmp_path: Path) -> None:
 
 
 def test_only_the_demo_of_pixel_takes_a_font() -> None:
-    with pytest.raises(InputError, match="--font is for the demo of pixel"):
+    with pytest.raises(InputError, match="--font is only for the demo pixel"):
         demo_command(words=["t5"], font=Path("x.ttf"))

@@ -259,7 +259,7 @@ class PixelRun(RunConfig):
     objective: PixelObjectiveConfig = PixelObjectiveConfig()
     """Masking and the loss."""
     data: PixelDataConfig
-    """The data."""
+    """Training and held-out data."""
     text: PixelTextConfig = PixelTextConfig()
     """Settings of the encoder for fine-tuning. Pretraining does not use them."""
 
