@@ -129,7 +129,7 @@ def test_commands_of_shell_snippets_parse(block, shown_files):
             case ["python", script, *_]:
                 assert (ROOT / script).is_file(), script
             case [program, *_]:
-                known = ("pip", "apt-get", "tensorboard", "wandb", "cat", "kill", "touch", "git", "cd", "zstd")
+                known = ("bash", "pip", "apt-get", "tensorboard", "wandb", "cat", "kill", "touch", "git", "cd", "zstd")
                 assert program in (*known, "docker", "pre-commit", "head", "ls", "optimum-cli"), command
 
 

@@ -207,6 +207,20 @@ def bert_again(folder: Path) -> None:
     copy("tokens", folder / "data/tokens")
 
 
+def raw(folder: Path) -> None:
+    data.put_texts(folder / "my_text", 12, 120)
+    data.put_font(folder / "NotoSans-Regular.ttf")
+    copy("rooms/train/rgb", folder / "photos")
+    for image in (folder / "photos").iterdir():
+        image.with_suffix(".txt").write_text("a room", encoding="utf-8")
+    copy("rooms", folder / "rooms")
+
+
+def made_by_hand(folder: Path) -> None:
+    """The tokens of a project that was not run."""
+    copy("tokens", folder / "my_project" / "data" / "tokens")
+
+
 def bert(folder: Path) -> None:
     copy("tokens", folder / "data" / "tokens")
 
@@ -361,6 +375,14 @@ WALKS = [
         },
         not_here={"^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it"},
         before={"resume runs/mine optimizer": killed("runs/mine")},
+    ),
+    Walk(
+        "docs/how-to/start-from-a-folder.md",
+        raw,
+        smaller={" --go": "", "--hours 0.5": "--hours 0.0005"},
+        behind={"^pretrainkit train": BERT},
+        not_here={"^bash ": "tests/project/test_new.py runs it"},
+        before={"^pretrainkit train": made_by_hand},
     ),
     Walk("docs/how-to/use-your-model.md", used_elsewhere, not_here=MISSING),
     Walk(

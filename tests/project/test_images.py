@@ -185,7 +185,9 @@ def test_a_share_that_cannot_be_held_out_is_refused(tmp_path):
     pair_sets.write_csv_set(tmp_path / "single", "train", pair_sets.rows(1))
     with pytest.raises(InputError) as caught:
         pack({"train": open_train(tmp_path / "single")}, tmp_path / "none", shard_bytes=1 << 20, heldout=0.5)
-    assert "leave out --heldout" in remedies.followed(caught.value, "recipes/clip/pack.py: --heldout …: … has no two")
+    assert "leave out --heldout" in remedies.followed(
+        caught.value, "recipes/clip/pack.py: --heldout is …, but … has no two"
+    )
     pack({"train": open_train(tmp_path / "single")}, tmp_path / "all", shard_bytes=1 << 20)
 
 

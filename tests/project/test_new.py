@@ -1,8 +1,6 @@
 """`pretrainkit new`: from a folder of raw data to a report, with no other command."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,18 +39,17 @@ def make_small(project: Path, recipe: str) -> None:
     config.write_text(config.read_text(encoding="utf-8") + more, encoding="utf-8")
 
 
-def run_in_this_process(project: Path) -> None:
-    """All commands of a project, as its script runs them."""
+def run_in_this_process(project: Path, num: int | None = None) -> None:
+    """The first commands of a project, or all, as its script runs them."""
     with within(project):
-        for command in json.loads((project / "project.json").read_bytes())["commands"]:
+        for command in json.loads((project / "project.json").read_bytes())["commands"][:num]:
             ended = run_here(command[1:])
             assert ended.code == 0, f"{command}\n{ended.err}"
 
 
-@pytest.mark.parametrize("recipe", [pytest.param("bert", marks=pytest.mark.slow), "t5"])
-def test_text_becomes_a_report(tmp_path, recipe):
-    project = new_project(recipe, [write_texts(tmp_path / "raw")], tmp_path / "made", hours=HOURS)
-    make_small(project.folder, recipe)
+def test_text_becomes_a_report(tmp_path):
+    project = new_project("t5", [write_texts(tmp_path / "raw")], tmp_path / "made", hours=HOURS)
+    make_small(project.folder, "t5")
     run_in_this_process(project.folder)
     assert project.report.stat().st_size > 10_000
     assert (project.folder / "exported/config.json").is_file()
@@ -62,43 +59,24 @@ def test_text_becomes_a_report(tmp_path, recipe):
 
 
 @pytest.mark.slow
-def test_one_command_goes_from_raw_text_to_the_report_and_resumes(tmp_path, cli_process):
-    raw = write_texts(tmp_path / "raw")
-    words = ("new", "bert", raw, "--out", tmp_path / "made", "--hours", HOURS)
-    assert "next: bash" in cli_process(*words).stdout
+def test_one_command_goes_on_from_the_stages_that_are_finished_to_the_report(tmp_path):
+    """As after a kill between two stages."""
+    words = ["new", "bert", write_texts(tmp_path / "raw"), "--out", tmp_path / "made", "--hours", HOURS]
+    assert "next: bash" in run_here([*map(str, words)]).out
     make_small(tmp_path / "made", "bert")
-    shutil.copytree(tmp_path / "made", tmp_path / "again")
-    stopped = (tmp_path / "again/run.sh").read_text().replace('echo "== Train"', 'kill -9 $$\necho "== Train"')
-    (tmp_path / "again/killed.sh").write_text(stopped)
-    assert subprocess.run(["bash", tmp_path / "again/killed.sh"], check=False, env=environment()).returncode == -9
-    first = cli_process(*words, "--go")
-    assert first.stdout.splitlines()[-1] == str(tmp_path / "made/runs/first/report.html")
-    losses = (tmp_path / "made/runs/first/eval.jsonl").read_bytes()
-    second = cli_process(*words, "--go")
-    assert "nothing is left to do" in second.stderr
-    assert "data/corpus is already complete" in second.stderr
-    assert (tmp_path / "made/runs/first/eval.jsonl").read_bytes() == losses
-    # The other one was killed between two stages, and continues with what it has.
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "again/data").rglob("*") if path.is_file()}
-    assert made
-    assert subprocess.run(["bash", tmp_path / "again/run.sh"], check=False, env=environment()).returncode == 0
-    assert made.items() <= {path: path.stat().st_mtime_ns for path in made}.items()
-    assert (tmp_path / "again/runs/first/report.html").is_file()
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
-
-@pytest.fixture
-def cli_process():
-    def run(*words: object) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "pretrainkit", *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
-        assert done.returncode == 0, done.stderr
-        return done
-
-    return run
+    run_in_this_process(tmp_path / "made", 3)
+    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "made/data").rglob("*") if path.is_file()}
+    assert finished
+    command = [sys.executable, "-m", "pretrainkit", *map(str, words), "--go"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "made/runs/first/report.html")
+    assert "data/corpus is already complete" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert (tmp_path / "made/runs/first/report.html").is_file()
+    with within(tmp_path / "made"):
+        ended = run_here(["train", "config.yaml", "--hours", str(HOURS), "--resume", "--out", "runs/first"])
+    assert "nothing is left to do" in ended.err
 
 
 def test_everything_that_is_left_out_is_counted_on_screen_and_in_the_readme(tmp_path):

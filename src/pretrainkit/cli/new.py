@@ -58,9 +58,9 @@ def _summary(project: "Project") -> list[str]:
     lines = [f"{project.folder}: {record['recipe']} from {', '.join(record['data'])}"]
     rows = [*record["found"].items()]
     rows += [
-        ("left out", f"{one['count']:,} {one['what']}, such as {one['examples'][0]}") for one in record["left_out"]
+        ("left out", f"{item['count']:,} {item['what']}, such as {item['examples'][0]}") for item in record["left_out"]
     ]
-    rows += [(one["name"], shown(one["value"])) for one in record["decisions"]]
+    rows += [(item["name"], shown(item["value"])) for item in record["decisions"]]
     width = max(len(name) for name, _ in rows) + 2
     lines += [f"  {name:<{width}}{value}" for name, value in rows]
     state = "written" if project.is_new else "as it was before"

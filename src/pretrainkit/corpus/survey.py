@@ -126,7 +126,7 @@ def _between(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class _FilePart:
-    """Facts about a file, or a stretch of it."""
+    """Facts about a file, or of a part of it."""
 
     address: str
     problem: str | None
@@ -143,13 +143,13 @@ class _FilePart:
 def survey_text(paths: Sequence[str], progress: Progress) -> TextSurvey:
     """Read every document of files, folders and globs once. Raises DataError if a path does not exist, or no file holds
     text."""
-    found, left_out = _candidates(paths)
-    plain = [source for source in found if source.format == "text"]
-    tables = [source for source in found if source.format in _TABLES]
+    candidates, left_out = _candidates(paths)
+    plain = [source for source in candidates if source.format == "text"]
+    tables = [source for source in candidates if source.format in _TABLES]
     text_key = _text_key(tables)
-    total = sum(source.num_bytes for source in found)
+    total = sum(source.num_bytes for source in candidates)
     progress.stage("reading", total, "B")
-    others = _read([source for source in found if source not in plain], text_key, progress)
+    others = _read([source for source in candidates if source not in plain], text_key, progress)
     books = _read([replace(source, format="book") for source in plain], text_key, progress)
     kind, best = "book", books
     if len(plain) < _FEW_BOOKS:
@@ -173,7 +173,7 @@ def survey_text(paths: Sequence[str], progress: Progress) -> TextSurvey:
         raise _nothing(paths, left_out)
     sources = tuple(
         replace(source, format="book") if source.format == "text" and kind == "book" else source
-        for source in found
+        for source in candidates
         if source.address in used
     )
     sample = [text for _, text in sorted(chain(*(part.sample for part in used.values())))[:_NUM_SAMPLED]]
@@ -197,16 +197,16 @@ def inputs_of(sources: Sequence[SourceFile], paths: Sequence[str]) -> list[str]:
     """Return arguments that name exactly these files: folders or globs below `paths` where possible, else every file.
     All `sources` have one format."""
     wanted = {source.address for source in sources}
-    found: list[str] = []
+    arguments: list[str] = []
     for path in paths:
         inside = {address for address in wanted if address == path or address.startswith(f"{path.rstrip('/')}/")}
         suffixes = sorted({_suffix(address) for address in inside})
         globs = [f"{path.rstrip('/')}/**/*{suffix}" for suffix in suffixes if suffix] if path not in inside else []
         if inside and all(suffixes) and globs and {*chain(*map(_expanded, globs))} == inside:
-            found += globs
+            arguments += globs
         else:
-            found += sorted(inside)
-    return found
+            arguments += sorted(inside)
+    return arguments
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -252,7 +252,7 @@ _NEVER_TEXT = (".pdf", ".png", ".jpg", ".jpeg", ".zip", ".tar", ".gz", ".bz2", "
 
 
 def _nothing(paths: Sequence[str], left_out: Sequence[LeftOut]) -> DataError:
-    told = "".join(f"\n  {one.count:,} {one.what}, such as {one.examples[0]}" for one in left_out)
+    told = "".join(f"\n  {part.count:,} {part.what}, such as {part.examples[0]}" for part in left_out)
     return DataError(
         f"{', '.join(paths)}: there is no readable file of text{told}\n"
         "  give files or folders with .txt, .md, .jsonl, .json, .parquet (also .gz, .zst) or dumps of Wikipedia (.xml, "
@@ -294,12 +294,12 @@ def _first_record(source: SourceFile) -> dict[str, Any]:
 def _read(sources: Sequence[SourceFile], text_key: str, progress: Progress | None) -> list[_FilePart]:
     groups = [[source for _, source in group] for group in group_sources(sources)]
     processes = num_processes(None, len(groups), sum(source.num_bytes for source in sources), DEFAULT_MEMORY)
-    found = []
+    read = []
     for parts, num_bytes in run_tasks(partial(_read_group, text_key=text_key), groups, processes, in_order=True):
-        found += parts
+        read += parts
         if progress is not None:
             progress.advance(num_bytes)
-    return found
+    return read
 
 
 def _read_group(sources: Sequence[SourceFile], *, text_key: str) -> tuple[list[_FilePart], int]:
@@ -356,10 +356,10 @@ def _reason(error: DataError) -> str:
 
 
 def _by_file(parts: Iterable[_FilePart]) -> dict[str, _FilePart]:
-    """Join the stretches of each file. A file is broken if a stretch is."""
-    found: dict[str, _FilePart] = {}
+    """Join the parts of each file. A file is broken if one of its parts is."""
+    joined: dict[str, _FilePart] = {}
     for part in parts:
-        before = found.get(part.address)
+        before = joined.get(part.address)
         if before is not None:
             part = _FilePart(
                 part.address,
@@ -371,5 +371,5 @@ def _by_file(parts: Iterable[_FilePart]) -> dict[str, _FilePart]:
                 [*before.sample, *part.sample],
                 before.words | part.words,
             )
-        found[part.address] = part
-    return found
+        joined[part.address] = part
+    return joined

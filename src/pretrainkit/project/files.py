@@ -122,8 +122,8 @@ def _command(stage: Stage) -> str:
 
 def _readme(recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequence[str]) -> str:
     left_out = [
-        f"- {one.count:,} {one.what}, such as {', '.join(f'`{example}`' for example in one.examples)}"
-        for one in proposal.left_out
+        f"- {part.count:,} {part.what}, such as {', '.join(f'`{example}`' for example in part.examples)}"
+        for part in proposal.left_out
     ]
     commands = "\n".join(_command(stage) for stage in stages)
     sections = [
@@ -132,7 +132,7 @@ def _readme(recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequ
         f"resume it after an interruption, with `bash {RUN}`. At the end the report is in `{REPORT}`.",
         "## Data",
         "\n".join(f"- `{path}`" for path in data),
-        _table(("what", "found"), proposal.found.items()),
+        _table(("what", "found"), proposal.facts.items()),
         "Left out:" if left_out else "Nothing was left out.",
         *(["\n".join(left_out)] if left_out else []),
         "## Decisions",

@@ -68,7 +68,7 @@ def new_project(
     """
     if hours is not None:
         require_hours(hours)
-    found = able(find_recipe(recipe), StartsProjects)
+    starter = able(find_recipe(recipe), StartsProjects)
     paths, folder = _absolute(data), Path(os.path.abspath(out))
     if (before := _existing(folder, recipe, paths, hours)) is not None:
         return Project(Path(out), before, is_new=False)
@@ -86,7 +86,7 @@ def new_project(
         progress=progress or Quiet(),
     )
     try:
-        proposal = found.propose(request)
+        proposal = starter.propose(request)
     except DataError as error:
         raise _with_kinds(error, recipe) from error
     resolve_config({"extends": proposal.preset, **_nested(proposal.settings)})
@@ -98,8 +98,8 @@ def new_project(
         "device": request.device,
         "made_by": made_by(),
         "preset": proposal.preset,
-        "found": dict(proposal.found),
-        "left_out": [{"what": one.what, "count": one.count, "examples": one.examples} for one in proposal.left_out],
+        "found": dict(proposal.facts),
+        "left_out": [{"what": item.what, "count": item.count, "examples": item.examples} for item in proposal.left_out],
         "decisions": as_json(proposal.decisions),
         "commands": [["pretrainkit", *stage.command] for stage in stages],
     }
@@ -129,7 +129,7 @@ def run_project(project: Project) -> None:
 
 def _absolute(data: Sequence[str | Path]) -> tuple[str, ...]:
     """Return absolute paths. Raises InputError if one does not exist, or is not a path of this machine."""
-    found = []
+    absolute = []
     for given in map(str, data):
         if "://" in given:
             name = given.removeprefix("hf://datasets/")
@@ -143,10 +143,10 @@ def _absolute(data: Sequence[str | Path]) -> tuple[str, ...]:
             raise InputError(f"there is no file or folder {given}\n  check the spelling")
         if not any(os.path.isfile(name) or any(files for _, _, files in os.walk(name)) for name in names):
             raise InputError(f"{given} holds no file\n  give a folder with data")
-        found += names
-    if not found:
+        absolute += names
+    if not absolute:
         raise InputError("there are no data to start from\n  name at least one file or folder")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(absolute))
 
 
 def _existing(folder: Path, recipe: str, data: Sequence[str], hours: float | None) -> dict[str, Any] | None:
@@ -175,7 +175,7 @@ def _told(value: Any) -> str:
 
 def _with_kinds(error: DataError, recipe: str) -> DataError:
     """Add what each recipe reads to a message about data that cannot be used."""
-    told = [f"  {name} reads {one.reads}" for name, one in recipes_able(StartsProjects).items()]
+    told = [f"  {name} reads {item.reads}" for name, item in recipes_able(StartsProjects).items()]
     return DataError("\n".join([str(error), *told]))
 
 

@@ -17,7 +17,7 @@ https://arxiv.org/abs/2305.16264, figure 3."""
 
 @dataclass(frozen=True)
 class ProjectRequest:
-    """What the user gave, and where the project will run."""
+    """Data and time of a project, and the hardware that it will run on."""
 
     data: tuple[str, ...]
     """Absolute paths of files, folders and globs."""
@@ -61,7 +61,7 @@ class Proposal:
     """Everything that a project needs before it is trained."""
 
     preset: str
-    found: Mapping[str, str]
+    facts: Mapping[str, str]
     """Descriptions of the raw data, by name, for people."""
     left_out: tuple[LeftOut, ...]
     decisions: tuple[Decision, ...]

@@ -18,7 +18,7 @@ _LEAST_BYTES = 5_000
 _HELDOUT_SHARE, _MOST_HELDOUT_BYTES = 0.05, 1_000_000
 _SHARD_BYTES = 64_000_000
 _VOCABULARIES = ((4e6, 4096), (20e6, 8192), (200e6, 16_384), (math.inf, 32_128))
-"""Text below so many bytes gets so many pieces."""
+"""Bytes of text below which a vocabulary has this number of pieces."""
 _FORMATS = {
     "book": "one document per file",
     "text": "plain text, blank lines between documents",
@@ -36,7 +36,7 @@ class PreparedText:
     """Text with the decisions on its shards."""
 
     survey: TextSurvey
-    found: dict[str, str]
+    facts: dict[str, str]
     left_out: tuple[LeftOut, ...]
     decisions: tuple[Decision, ...]
     stages: tuple[Stage, ...]
@@ -56,14 +56,14 @@ def prepare_text(request: ProjectRequest, paths: Sequence[str] | None = None) ->
         1, math.ceil(survey.num_bytes / _SHARD_BYTES), min(request.num_cores, int(survey.num_bytes / _SHARD_BYTES * 8))
     )
     median = sorted(survey.text_bytes_D.tolist())[survey.num_documents // 2]
-    found = {
+    facts = {
         "files": ", ".join(f"{count:,} ({_FORMATS[name]})" for name, count in survey.formats.items()),
         "documents": f"{survey.num_documents:,}, half of them longer than {size(median)}",
         "text": size(survey.num_bytes),
         f"{survey.language_or_script}s": _shares(survey.languages),
     }
     if survey.num_duplicates:
-        found["duplicates"] = f"{survey.num_duplicates:,} documents occur more than once (they are kept)"
+        facts["duplicates"] = f"{survey.num_duplicates:,} documents occur more than once (they are kept)"
     decisions = [
         *_format_decisions(survey),
         Decision(
@@ -90,7 +90,7 @@ def prepare_text(request: ProjectRequest, paths: Sequence[str] | None = None) ->
         *(("--max-bad", str(survey.num_bad)) if survey.num_bad else ()),
     )
     stage = Stage("Shuffle the documents into shards and hold some out", command)
-    return PreparedText(survey, found, survey.left_out, tuple(decisions), (stage,), survey.num_bytes - held_out_bytes)
+    return PreparedText(survey, facts, survey.left_out, tuple(decisions), (stage,), survey.num_bytes - held_out_bytes)
 
 
 def vocabulary_size(survey: TextSurvey) -> Decision:
@@ -165,17 +165,17 @@ def _shares(counts: dict[str, int]) -> str:
 
 def _format_decisions(survey: TextSurvey) -> list[Decision]:
     num_plain = sum(survey.formats.get(name, 0) for name in ("book", "text"))
-    found = []
+    decisions = []
     if "book" in survey.formats:
         reason = f"each of {num_plain:,} plain files is a document"
-        found.append(Decision("one document", "a file", reason, is_setting=False))
+        decisions.append(Decision("one document", "a file", reason, is_setting=False))
     if "text" in survey.formats:
         reason = f"{num_plain:,} plain files are too few documents; their paragraphs are {survey.num_documents:,}"
-        found.append(Decision("one document", "a block between blank lines", reason, is_setting=False))
+        decisions.append(Decision("one document", "a block between blank lines", reason, is_setting=False))
     if survey.text_key != "text":
         reason = "the key or column of the first record that holds the text"
-        found.append(Decision("text key", survey.text_key, reason, is_setting=False))
-    return found
+        decisions.append(Decision("text key", survey.text_key, reason, is_setting=False))
+    return decisions
 
 
 def _too_little(survey: TextSurvey, paths: Sequence[str]) -> DataError:

@@ -37,7 +37,7 @@ def propose(request: ProjectRequest) -> Proposal:
     num_examples = max(1.0, text.num_train_bytes / BYTES_PER_TOKEN / (_FILLED * min(fitting, max(longest, 8))))
     return Proposal(
         preset=preset,
-        found=text.found,
+        facts=text.facts,
         left_out=text.left_out,
         decisions=(
             *text.decisions,

@@ -68,8 +68,8 @@ def find_loose_pairs(folder: str) -> LoosePairs:
         text = Path(folder, image).with_suffix(".txt")
         if image not in captions and text.is_file():
             lines = text.read_text(encoding="utf-8", errors="replace").splitlines()
-            if found := [line.strip() for line in lines if line.strip()]:
-                captions[image] = found
+            if texts := [line.strip() for line in lines if line.strip()]:
+                captions[image] = texts
     if not captions:
         raise DataError(
             f"{folder} holds {len(images):,} images but no captions\n"

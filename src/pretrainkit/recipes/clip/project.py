@@ -32,7 +32,7 @@ _LARGE_PAIRS, _LARGE_HOURS = 1_000_000, 24.0
 _LONG_WORDS = 15
 """Words of a caption from which on the text tower reads as many tokens as it can."""
 _VOCABULARIES = ((20_000, 8_000), (500_000, 16_000), (math.inf, 32_000))
-"""Fewer pairs than this get so many pieces."""
+"""Number of pairs below which a vocabulary has this number of pieces."""
 
 
 @dataclass(frozen=True)
@@ -52,35 +52,35 @@ class PairSet:
     @property
     def num_bad(self) -> int:
         """Bad images, empty captions and torn files, which `data pack` must be allowed to leave out."""
-        bad = [entry for found in self.facts.values() for entry in found["bad"].values()]
+        bad = [entry for facts in self.facts.values() for entry in facts["bad"].values()]
         return sum(entry["count"] for entry in bad)
 
 
 def propose(request: ProjectRequest) -> Proposal:
     """Return the proposal. Raises DataError if there are no images with captions."""
     sets = [_find(path, number, request) for number, path in enumerate(request.data)]
-    num_pairs = sum(one.facts["train"]["pairs"] for one in sets)
-    num_images = sum(one.facts["train"]["images"] for one in sets)
+    num_pairs = sum(pair_set.facts["train"]["pairs"] for pair_set in sets)
+    num_images = sum(pair_set.facts["train"]["images"] for pair_set in sets)
     stages, paths, heldout = list[Stage](), list[str](), list[Decision]()
-    for one in sets:
-        if "valid" in one.facts and not one.num_bad:
-            paths.append(one.path)
-            heldout.append(_held_out(one, "the set has held-out images", len(sets)))
+    for pair_set in sets:
+        if "valid" in pair_set.facts and not pair_set.num_bad:
+            paths.append(pair_set.path)
+            heldout.append(_held_out(pair_set, "the set has held-out images", len(sets)))
             continue
-        out = "data/pairs" if len(sets) == 1 else f"data/{one.name}"
-        allowed = ("--max-bad", str(one.num_bad)) if one.num_bad else ()
+        out = "data/pairs" if len(sets) == 1 else f"data/{pair_set.name}"
+        allowed = ("--max-bad", str(pair_set.num_bad)) if pair_set.num_bad else ()
         share: tuple[str, ...] = ()
-        if "valid" in one.facts:
-            heldout.append(_held_out(one, "the set has held-out images", len(sets)))
+        if "valid" in pair_set.facts:
+            heldout.append(_held_out(pair_set, "the set has held-out images", len(sets)))
         else:
-            decision = _held_out_share(one, len(sets))
+            decision = _held_out_share(pair_set, len(sets))
             heldout.append(decision)
             share = ("--heldout", repr(decision.value))
-        command = ("data", "pack", one.path, *share, *allowed, "--out", out)
-        stages.append(Stage(f"Pack the pairs of {one.name} into archives", command, unless=out))
+        command = ("data", "pack", pair_set.path, *share, *allowed, "--out", out)
+        stages.append(Stage(f"Pack the pairs of {pair_set.name} into archives", command, unless=out))
         paths.append(out)
-    words = [len(caption.split()) for one in sets for caption in one.captions]
-    distinct = {word for one in sets for caption in one.captions for word in caption.split()}
+    words = [len(caption.split()) for pair_set in sets for caption in pair_set.captions]
+    distinct = {word for pair_set in sets for caption in pair_set.captions for word in caption.split()}
     usual = next(pieces for limit, pieces in _VOCABULARIES if num_pairs < limit)
     reachable = 2 * len({*"".join(distinct)}) + len(distinct) // 2
     vocab_size = max(100, min(usual, reachable))
@@ -117,10 +117,10 @@ def propose(request: ProjectRequest) -> Proposal:
     if has_several:
         reason = f"{num_pairs:,} pairs of {num_images:,} images: pairs of the same image are not negatives"
         decisions.append(Decision("objective.duplicates", "ignore", reason))
-    left_out = [one for found in sets for one in (*found.left_out, *_bad(found))]
+    left_out = [part for pair_set in sets for part in (*pair_set.left_out, *_bad(pair_set))]
     return Proposal(
         preset=preset,
-        found={one.name: _described(one) for one in sets},
+        facts={pair_set.name: _described(pair_set) for pair_set in sets},
         left_out=tuple(left_out),
         decisions=(*decisions, *length_decisions(request)),
         stages=tuple(stages),
@@ -170,9 +170,9 @@ def _captions(pairs: Pairs) -> list[str]:
 
 
 def _write_tables(folder: Path, sets: Sequence[PairSet]) -> None:
-    for one in sets:
-        if one.loose is not None:
-            _write_table(folder / one.path, one.loose)
+    for pair_set in sets:
+        if pair_set.loose is not None:
+            _write_table(folder / pair_set.path, pair_set.loose)
 
 
 def _write_table(folder: Path, loose: LoosePairs) -> None:
@@ -182,39 +182,39 @@ def _write_table(folder: Path, loose: LoosePairs) -> None:
     (folder / "train_anno.csv").write_text(loose.table(), encoding="utf-8")
 
 
-def _held_out_share(one: PairSet, num_sets: int) -> Decision:
+def _held_out_share(pair_set: PairSet, num_sets: int) -> Decision:
     """Decide on the share of images to hold out. Raises DataError if there is only one image."""
-    num_images = one.facts["train"]["images"]
+    num_images = pair_set.facts["train"]["images"]
     if num_images < 2:
-        raise DataError(f"{one.path}: one image cannot be both trained on and held out\n  give more images")
+        raise DataError(f"{pair_set.path}: one image cannot be both trained on and held out\n  give more images")
     least, most = _HELDOUT_IMAGES
     wanted = min(max(_HELDOUT_SHARE * num_images, least), most, max(1, _MOST_SHARE * num_images))
     share = max(1, round(wanted)) / num_images
     share = math.ceil(share * 1e4) / 1e4
     told = f"about {max(1, round(wanted)):,} of {num_images:,} images, at least one; with all their captions"
-    return Decision(_name_of("held-out share", one, num_sets), share, told, is_setting=False)
+    return Decision(_name_of("held-out share", pair_set, num_sets), share, told, is_setting=False)
 
 
-def _held_out(one: PairSet, reason: str, num_sets: int) -> Decision:
-    name = _name_of("held-out images", one, num_sets)
-    return Decision(name, one.facts["valid"]["images"], reason, is_setting=False)
+def _held_out(pair_set: PairSet, reason: str, num_sets: int) -> Decision:
+    name = _name_of("held-out images", pair_set, num_sets)
+    return Decision(name, pair_set.facts["valid"]["images"], reason, is_setting=False)
 
 
-def _name_of(what: str, one: PairSet, num_sets: int) -> str:
-    return what if num_sets == 1 else f"{what} of {one.name}"
+def _name_of(what: str, pair_set: PairSet, num_sets: int) -> str:
+    return what if num_sets == 1 else f"{what} of {pair_set.name}"
 
 
-def _described(one: PairSet) -> str:
-    train = one.facts["train"]
+def _described(pair_set: PairSet) -> str:
+    train = pair_set.facts["train"]
     width, height = train["width"], train["height"]
     sides = f"; half of the images have at least {width['median']:.0f} x {height['median']:.0f} pixels" if width else ""
-    held_out = f", {one.facts['valid']['images']:,} held-out images" if "valid" in one.facts else ""
+    held_out = f", {pair_set.facts['valid']['images']:,} held-out images" if "valid" in pair_set.facts else ""
     return f"{train['pairs']:,} pairs of {train['images']:,} images{held_out}{sides}"
 
 
-def _bad(one: PairSet) -> list[LeftOut]:
+def _bad(pair_set: PairSet) -> list[LeftOut]:
     return [
-        LeftOut(f"rows of {one.name} ({split}): {reason}", entry["count"], tuple(entry["examples"][:2]))
-        for split, found in one.facts.items()
-        for reason, entry in found["bad"].items()
+        LeftOut(f"rows of {pair_set.name} ({split}): {reason}", entry["count"], tuple(entry["examples"][:2]))
+        for split, facts in pair_set.facts.items()
+        for reason, entry in facts["bad"].items()
     ]

@@ -124,7 +124,7 @@ def propose(request: ProjectRequest) -> Proposal:
         ]
     return Proposal(
         preset="fourm/tiny",
-        found={
+        facts={
             "samples": f"{sum(map(len, parts.values())):,} with a file of each modality",
             "modalities": ", ".join(
                 f"{kind} (folder {name})" if kind != name else name for kind, name in train.folders.items()
@@ -276,10 +276,7 @@ def _write(folder: Path, parts: Mapping[str, Mapping[str, Mapping[str, Path]]], 
     for split, samples in parts.items():
         for key, files in samples.items():
             for kind, path in files.items():
-                suffix = next(
-                    end for end in sorted(_SUFFIXES[kind], key=len, reverse=True) if str(path).lower().endswith(end)
-                )
-                link = folder / RAW / split / kind / f"{key}{suffix}"
+                link = folder / RAW / split / kind / f"{key}{_suffix_of(path.name, _SUFFIXES[kind])}"
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(path)
     # Without captions, the vocabulary is trained on the names of classes.

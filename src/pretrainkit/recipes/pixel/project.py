@@ -76,16 +76,18 @@ def propose(request: ProjectRequest) -> Proposal:
             f"{drawing.num_characters:,} characters of a sample; its scripts are {scripts}\n"
             "  give fonts with them among the data: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
         )
-    left_out = [one for one in text.left_out if not one.what.endswith(SUFFIXES)]
+    left_out = [part for part in text.left_out if not part.what.endswith(SUFFIXES)]
     if drawing.num_missing:
         lacking = f"of {drawing.num_characters:,} characters of a sample, which no font has (drawn as empty boxes)"
         left_out.append(LeftOut(lacking, drawing.num_missing, tuple(Path(file).name for file in files)[:3]))
-    num_characters = text.num_train_bytes * sum(map(len, sample)) / max(1, sum(len(one.encode()) for one in sample))
+    num_characters = (
+        text.num_train_bytes * sum(map(len, sample)) / max(1, sum(len(beginning.encode()) for beginning in sample))
+    )
     num_examples = max(1.0, num_characters * drawing.patches_per_character / (max_patches - 1))
     render = ("render", CORPUS, "--renderer", RENDERER, "--max-patches", str(max_patches), "--out", ROWS)
     return Proposal(
         preset=preset,
-        found={**text.found, "fonts": f"{len(files):,}, first {Path(files[0]).name}"},
+        facts={**text.facts, "fonts": f"{len(files):,}, first {Path(files[0]).name}"},
         left_out=tuple(left_out),
         decisions=(
             *text.decisions,
