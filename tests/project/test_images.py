@@ -173,7 +173,7 @@ def test_a_share_that_cannot_be_held_out_is_refused(tmp_path):
     refused = run_here([*words, out])
     assert refused.code == 2
     message = refused.err.partition("error: ")[2]
-    advice = remedies.followed(message, "recipes/clip/pack.py: --heldout …, but the set has held-out images")
+    advice = remedies.followed(message, "recipes/clip/pack.py: --heldout is …, but the set already has")
     assert "leave out --heldout" in advice
     assert run_here([*words, out, "--split", "train"]).code == 0
     assert run_here([*words[:3], "--out", str(tmp_path / "whole")]).code == 0
