@@ -126,7 +126,7 @@ runs = st.builds(
     precision=st.builds(PrecisionConfig),
     parallel=st.builds(ParallelConfig, compile=st.sampled_from(["auto", "on", "off"])),
     checkpoint=st.builds(CheckpointConfig, every_steps=counts, keep_every_steps=st.none() | counts),
-    log=st.builds(LogConfig, wandb=st.sampled_from(["off", "offline", "online"]), wandb_project=texts),
+    log=st.builds(LogConfig, to=st.lists(st.sampled_from(["tensorboard", "wandb", "mlflow"])), project=texts),
     evaluate=st.builds(EvaluateConfig, every_steps=st.none() | counts),
 )
 

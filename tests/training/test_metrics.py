@@ -2,12 +2,14 @@
 
 import json
 import math
+import subprocess
+import sys
 from contextlib import closing
 
 import numpy as np
 import pytest
 
-from pretrainkit.errors import DataError, InputError
+from pretrainkit.errors import DataError, InputError, MissingPackageError
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import MetricsLog
 from pretrainkit.training.run import LogConfig
@@ -66,7 +68,7 @@ def test_tensorboard_holds_the_curve_once_after_a_resume(tmp_path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    config = LogConfig(tensorboard=True)
+    config = LogConfig(to=("tensorboard",))
     with closing(MetricsLog(tmp_path, config)) as log:
         for step in (10, 20, 30):
             log.write(step, {"loss": 100.0 + step})
@@ -88,8 +90,8 @@ def test_weights_and_biases_that_cannot_start_is_no_traceback(tmp_path, monkeypa
 
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(InputError, match=r"no API key configured\n.*offline") as error:
-        MetricsLog(tmp_path / "run", LogConfig(wandb="online"))  # offline: the next test
-    followed(error.value, "training/metrics.py: log.wandb=…")
+        MetricsLog(tmp_path / "run", LogConfig(to=("wandb",)))  # offline: the next test
+    followed(error.value, "training/loggers.py: log.to=[…]")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -99,7 +101,7 @@ def test_weights_and_biases_offline_writes_a_run_folder_under_one_id(tmp_path, m
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
-    config = LogConfig(wandb="offline", wandb_project="test")
+    config = LogConfig(to=("wandb-offline",), project="test")
     run = tmp_path / "run"
     with closing(MetricsLog(run, config, run_config={"num_steps": 20})) as log:
         log.write(10, {"loss": 2.0})
@@ -116,7 +118,7 @@ def test_weights_and_biases_keeps_samples_of_an_earlier_step(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    with closing(MetricsLog(tmp_path / "run", LogConfig(wandb="offline", wandb_project="test"))) as log:
+    with closing(MetricsLog(tmp_path / "run", LogConfig(to=("wandb-offline",), project="test"))) as log:
         log.write(10, {"loss": 2.0})
         log.write(20, {"loss": 1.0})
         log.show(10, [{"truth": "plain"}])
@@ -139,7 +141,7 @@ def test_samples_are_shown_as_pictures_and_texts(tmp_path) -> None:
 
     picture = thumbnail(np.full((3, 8, 20), 200, np.uint8))
     samples = [{"seen": [{"image": picture}, {"text": "a <b>"}], "truth": "plain"}]
-    with closing(MetricsLog(tmp_path, LogConfig(tensorboard=True))) as log:
+    with closing(MetricsLog(tmp_path, LogConfig(to=("tensorboard",)))) as log:
         log.show(10, samples)
         log.show(20, samples)
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0, "tensors": 0})
@@ -157,3 +159,78 @@ def test_a_new_run_clears_samples_of_one_that_never_saved(tmp_path) -> None:
     assert json.loads((folder.path / "samples" / "step-00000005.json").read_text()) == [{"truth": "plain"}]
     folder.prepare()
     assert not list(folder.path.glob("samples/*"))
+
+
+def test_mlflow_gets_metrics_pictures_and_texts_of_one_run_before_and_after_a_resume(tmp_path, monkeypatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    from pretrainkit.images.pillow import thumbnail
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    config, run = LogConfig(to=("mlflow",), project="test"), tmp_path / "run"
+    with closing(MetricsLog(run, config, run_config={"num_steps": 20})) as log:
+        log.write(10, {"loss": 2.0, "grad_norm/layers.0": math.nan})
+        log.show(10, [{"seen": [{"image": thumbnail(np.full((3, 8, 20), 200, np.uint8))}], "truth": "plain"}])
+    with closing(MetricsLog(run, config, resume_step=10)) as log:
+        log.write(20, {"loss": 1.0})
+    client = mlflow.MlflowClient()
+    (found,) = client.search_runs([client.get_experiment_by_name("test").experiment_id])
+    assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
+    assert found.info.run_id == (run / "mlflow-run-id.txt").read_text().strip()
+    history = client.get_metric_history(found.info.run_id, "loss")
+    assert [(metric.step, metric.value) for metric in history] == [(10, 2.0), (20, 1.0)]
+    assert {file.path for file in client.list_artifacts(found.info.run_id)} >= {"config.yaml", "samples", "images"}
+
+
+def test_trackio_gets_metrics_and_samples_of_one_run_before_and_after_a_resume(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("trackio", reason="trackio is not installed")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom pretrainkit.training.metrics import MetricsLog\n"
+        "from pretrainkit.training.run import LogConfig\n"
+        "config = LogConfig(to=('trackio',), project='test')\n"
+        "for step in (0, 10):\n"
+        "    log = MetricsLog(Path(sys.argv[1]), config, step, run_config={'num_steps': 20})\n"
+        "    log.write(step + 10, {'loss': 2.0 - step / 10})\n"
+        "    log.show(step + 10, [{'truth': 'plain'}])\n"
+        "    log.close()\n"
+        "from trackio import Api\n"
+        "from trackio.sqlite_storage import SQLiteStorage\n"
+        "(run,) = Api().runs('test')\n"
+        "rows = SQLiteStorage.get_logs('test', run.name)\n"
+        "history = [(row['step'], row['loss']) for row in rows if 'loss' in row]\n"
+        "Path(sys.argv[2]).write_text(f'{run.name} {history}')\n"
+    )
+    # In a process of its own: trackio reads its folder once, when it is imported.
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "run"), str(tmp_path / "found")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    name = (tmp_path / "run" / "trackio-run-name.txt").read_text().strip()
+    assert (tmp_path / "found").read_text() == f"{name} [(10, 2.0), (20, 1.0)]"
+
+
+@pytest.mark.parametrize("name", ["mlflow", "trackio", "wandb", "wandb-offline"])
+def test_a_service_that_is_not_installed_gives_its_install_line(tmp_path, monkeypatch, name) -> None:
+    package = name.partition("-")[0]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError, match=rf"pip install 'pretrainkit\[{package}\]'"):
+        MetricsLog(tmp_path / "run", LogConfig(to=(name,)))
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ({"tensorboard": False, "wandb": "off", "wandb_project": "pretrainkit"}, {}),
+        ({"tensorboard": True}, {"to": ["tensorboard"]}),
+        ({"wandb": "online", "wandb_project": "mine"}, {"to": ["wandb"], "project": "mine"}),
+        ({"tensorboard": True, "wandb": "offline"}, {"to": ["tensorboard", "wandb-offline"]}),
+        ({"to": ["mlflow"], "tensorboard": True}, {"to": ["mlflow", "tensorboard"]}),
+    ],
+)
+def test_settings_of_former_versions_are_read(former, now) -> None:
+    assert LogConfig.model_validate(former) == LogConfig.model_validate(now)

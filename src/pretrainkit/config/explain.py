@@ -266,7 +266,7 @@ _NAMES_ELSEWHERE = {
     "checkpoint.keep_last={}": "save-total-limit",
     "log.every_steps={}": "logging-steps log-every-n-steps",
     "evaluate.every_steps={}": "eval-steps",
-    "log.wandb=online": "report-to",
+    "log.to=[{}]": "report-to",
     "init_from={}": "pretrained initial-checkpoint model-name-or-path",
     "--out {}": "output-dir output logs",
 }

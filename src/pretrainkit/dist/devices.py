@@ -3,6 +3,7 @@ register with torch."""
 
 import os
 import platform
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -67,6 +68,43 @@ def rank_memory(device: torch.device, local_ranks: int) -> int | None:
     RAM."""
     num_bytes = described(device).memory_bytes
     return None if num_bytes is None else num_bytes // (local_ranks if device.type == "cpu" else 1)
+
+
+def memory_in_use(device: torch.device) -> tuple[int, int] | None:
+    """Return the bytes that this process uses on its device now and at its peak; on a CPU those of its RAM. None if
+    the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device), torch.cuda.max_memory_reserved(device)
+    if device.type != "cpu":
+        return None
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+        return pages * resource.getpagesize(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    except (ImportError, OSError):  # not Linux
+        return None
+
+
+class Utilization:
+    """How busy a device is: a GPU as its driver reports it, and a CPU with the work of this process."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._began, self._process_began = time.perf_counter(), time.process_time()
+
+    def read(self) -> float | None:
+        """Return the share of the time since the last call that all cores were busy, or in which a GPU was busy during
+        the last moment. None if the driver does not report it, or for other devices."""
+        if self._device.type == "cuda":
+            try:
+                return torch.cuda.utilization(self._device) / 100
+            except (ImportError, RuntimeError):  # without nvidia-ml-py, or without permission
+                return None
+        began, process_began = self._began, self._process_began
+        self._began, self._process_began = time.perf_counter(), time.process_time()
+        cores = (self._began - began) * (os.cpu_count() or 1)
+        return min(1.0, (self._process_began - process_began) / max(cores, 1e-9)) if self._device.type == "cpu" else None
 
 
 @cache

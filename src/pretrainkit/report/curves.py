@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +19,13 @@ _ORDER = (
 )
 _COUNTS = "target_tokens/"
 """Prefix of the names of counts of single tasks."""
+_FAMILIES = {
+    "grad_norm/": "Gradient norm by block",
+    "update_ratio/": "Update-to-weight ratio by block",
+    "activation_max/": "Largest activation by block",
+    "lr/": "Learning rate by its factor",
+}
+"""Prefixes of metrics that share a chart, a line each, on the page of a single run."""
 _EMA = "ema_"
 _SHOWN_EVENTS = ("stopped", "resumed", "skipped", "spike")
 _BAD_EVENTS = ("skipped", "spike")
@@ -87,11 +94,19 @@ def loss_charts(runs: Sequence[Run]) -> list[Chart]:
 def other_charts(runs: Sequence[Run]) -> list[Chart]:
     """Return all other logged or evaluated metrics, except counters that only follow the steps."""
     keys = [key for key in _keys(runs, "evaluations", "metrics") if not _is_loss(key)]
-    keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith(_COUNTS)]
+    keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith((_COUNTS, *_FAMILIES))]
     evaluated = {key for run in runs for key in run.evaluations.keys}
     place = {key: i for i, key in enumerate(_ORDER)}
     keys.sort(key=lambda key: (key not in evaluated, place.get(key, len(_ORDER))))
-    return _charts(runs, keys)
+    families = [_family(runs[0], prefix) for prefix in _FAMILIES] if len(runs) == 1 else []
+    return _charts(runs, keys) + [chart for chart in families if chart.series]
+
+
+def _family(run: Run, prefix: str) -> Chart:
+    members = [key for key in run.metrics.keys if key.startswith(prefix)]
+    curves = [(key.removeprefix(prefix), *run.metrics.curve(key)) for key in members]
+    series = [Series(name, 0, xs, ys, i % NUM_COLORS) for i, (name, xs, ys) in enumerate(curves)]
+    return replace(_chart(prefix, prefix, _FAMILIES[prefix], [run], series, ()), log_y=prefix != "lr/")
 
 
 def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:

@@ -59,7 +59,7 @@ tr:last-child > td { border-bottom: 0; }
 td code { overflow-wrap: anywhere; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
 .samples { overflow-wrap: anywhere; } .compared td:not(.path) { min-width: 9em; overflow-wrap: anywhere; }
-mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; }
+mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; white-space: nowrap; }
 mark.hit { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--good); }
 mark.miss { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--bad); }
 .shown { display: flex; flex-wrap: wrap; gap: 8px; } figure { margin: 0; width: 100%; }

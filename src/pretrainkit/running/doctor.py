@@ -39,6 +39,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "http": ("aiohttp",),
     "text-metrics": ("sacrebleu", "rouge-score"),
     "wandb": ("wandb",),
+    "mlflow": ("mlflow-skinny",),
+    "trackio": ("trackio",),
     "cluster": ("datatrove",),
     "slurm": ("submitit",),
     "t5x": ("tensorstore", "gin-config"),

@@ -158,7 +158,9 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
         changes = world.on_main(lambda: _changes(folder, config))
         if changes and trainer.is_over:
             raise InputError(_idle_changes(folder, trainer, changes))
-    world.on_main(lambda: _record(run, summary_of_data, trainer.step if run.is_resumed else 0, changes))
+    hardware = {"device": trainer.peak.device_name, "ranks": world.world_size, "precision": trainer.precision.name}
+    step = trainer.step if run.is_resumed else 0
+    world.on_main(lambda: _record(run, {**environment(), **hardware}, summary_of_data, step, changes))
     if world.is_main:
         watcher.started(_about(trainer, summary_of_data))
     return trainer
@@ -289,13 +291,15 @@ def _sampler(
     return sample
 
 
-def _record(run: BoundRun, data: Mapping[str, Any], step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
-    """Write the record of this run: config, source of its values, data, code. Resuming adds an entry."""
+def _record(
+    run: BoundRun, place: Mapping[str, Any], data: Mapping[str, Any], step: int, changes: Mapping[str, tuple[Any, Any]]
+) -> None:
+    """Write the record of this run: config, source of its values, data, code, machine. Resuming adds an entry."""
     folder, config = run.folder, run.config
-    provenance = folder.provenance() or {"data": data, **environment()}
+    provenance = folder.provenance() or {"data": data, **place}
     if step:
         folder.remove_summary()
-        provenance.setdefault("resumed", []).append({"step": step, "changes": changes, **environment()})
+        provenance.setdefault("resumed", []).append({"step": step, "changes": changes, **place})
     if changes:
         descriptions = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
         folder.event(step, "changed", "; ".join(descriptions))

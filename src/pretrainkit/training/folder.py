@@ -228,11 +228,22 @@ def environment() -> dict[str, Any]:
         "packages": dict(_packages()),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "command": " ".join(sys.argv),
         "git": _revision(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+@cache
+def processor_name() -> str:
+    """Return the model of this machine's processor, or its architecture if the system does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 @cache

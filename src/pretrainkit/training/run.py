@@ -4,9 +4,9 @@ A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to i
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, SerializeAsAny, model_validator
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy, unread
 from pretrainkit.config.fields import Pattern
@@ -105,12 +105,36 @@ class LogConfig(Config):
 
     every_steps: PositiveInt = 10
     """Number of updates between lines of metrics."""
-    tensorboard: bool = False
-    """Also write TensorBoard event files into the run folder."""
-    wandb: Literal["off", "offline", "online"] = "off"
-    """Also log to Weights & Biases."""
-    wandb_project: str = "pretrainkit"
-    """Project name for Weights & Biases."""
+    to: tuple[Literal["tensorboard", "wandb", "wandb-offline", "mlflow", "trackio"], ...] = ()
+    """Services that show metrics and samples besides metrics.jsonl. The files of TensorBoard are in the run folder; the
+    other services read address and login from their own environment variables."""
+    project: str = "pretrainkit"
+    """Name of the project (experiment in MLflow) there."""
+    diagnostics: bool = False
+    """Also log, for each block of the model, gradient norm, update-to-weight ratio and largest activation, and the
+    learning rate of each parameter group. Costs a copy of the weights at each logged step."""
+    spikes: NonNegativeFloat = 8.0
+    """Report a loss spike if a logged loss exceeds the median of the last 50 by this many standard deviations; the ids
+    of the records of its batch are kept. 0: never."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_names(cls, values: Any) -> Any:
+        """Read `tensorboard`, `wandb` and `wandb_project`, which former versions had instead of `to` and `project`."""
+        if not isinstance(values, dict) or not values.keys() & {"tensorboard", "wandb", "wandb_project"}:
+            return values
+        values = dict(values)
+        to = list(values.get("to", ()))
+        if values.pop("tensorboard", False) is True:
+            to.append("tensorboard")
+        match values.pop("wandb", "off"):
+            case "online":
+                to.append("wandb")
+            case "offline":
+                to.append("wandb-offline")
+        if (project := values.pop("wandb_project", None)) is not None:
+            values.setdefault("project", project)
+        return {**values, "to": list(dict.fromkeys(to))}
 
 
 class InitRename(Config):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pretrainkit.dist.devices import device_name
+from pretrainkit.dist.devices import Utilization, device_name, memory_in_use
 from pretrainkit.dist.env import World
 from pretrainkit.training.objective import Cost
 from pretrainkit.training.precision import Precision
@@ -106,6 +106,7 @@ class Throughput:
 
     def __init__(self, world: World, peak: Peak) -> None:
         self._world, self._peak = world, peak
+        self._utilization = Utilization(world.device)
         self._notes: dict[str, int] = {}
         self._notes_before: dict[str, float] = {}
         self._restart()
@@ -151,8 +152,18 @@ class Throughput:
         }
         if self._peak.flops_per_second is not None:
             rates["mfu"] = flops / (rank_seconds * self._peak.flops_per_second)
+        rates |= self._device_use()
         self._restart()
         return rates | self.notes()
+
+    def _device_use(self) -> dict[str, float]:
+        """Return memory in GiB and utilization of the device, each of the rank with the most. What the system does not
+        report is missing."""
+        memory, busy = memory_in_use(self._world.device), self._utilization.read()
+        unknown = -1.0
+        now, peak, most = self._world.max(*(memory or (unknown, unknown)), unknown if busy is None else busy)
+        known = {"memory_gib": now / 2**30, "memory_peak_gib": peak / 2**30, "utilization_share": most}
+        return {name: value for name, value in known.items() if value >= 0}
 
     def notes(self) -> dict[str, float]:
         """Return the notes of all ranks since the start of the run. A collective; every rank must have the same

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -33,6 +33,7 @@ from pretrainkit.training.background import Background
 from pretrainkit.training.checkpoints.best import BestSteps, EarlyStopping
 from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load
 from pretrainkit.training.checkpoints.files import Checkpoint, read_checkpoint
+from pretrainkit.training.diagnostics import Diagnostics, Spikes
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import EVALUATIONS, RunFolder
 from pretrainkit.training.memory import freed_memory_kept
@@ -41,6 +42,7 @@ from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossS
 from pretrainkit.training.optimizers.build import (
     build_optimizer,
     clip_gradients,
+    learning_rates,
     parameters_of,
     set_learning_rate,
     step_if_finite,
@@ -83,6 +85,7 @@ class Trainer:
         num_updates = config.total_steps - config.first_step
         self.model = parallelize(model, config.parallel, world, self.precision.compute_dtype, num_updates)
         self.optimizer = build_optimizer(self.model, config.optimizer)
+        self.diagnostics = Diagnostics(self.model) if config.log.diagnostics else None
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
         self.store.check_space(self.model, num_copies=3 + (self.ema is not None))
@@ -98,6 +101,7 @@ class Trainer:
         self._saved_step = -1
         self._restored_step = -1
         self._metrics_log: MetricsLog | None = None
+        self._spikes: Spikes | None = None
         self._showing = Background[None]("samples")
         self._given_up = GivenUp()
         self._bad_steps = torch.zeros((), device=world.device)
@@ -165,9 +169,9 @@ class Trainer:
                 end = self.step if was_over else config.total_steps
                 for step, microbatches, waited in self.loader.iterate(self.step, end):
                     began = time.perf_counter()
-                    sums, norm = self._update(step, microbatches)
+                    is_logged = (step + 1) % config.log.every_steps == 0 or step + 1 == config.total_steps
+                    sums, norm = self._update(step, microbatches, self.diagnostics if is_logged else None)
                     self.step = step + 1
-                    is_logged = self.step % config.log.every_steps == 0 or self.step == config.total_steps
                     if not is_logged and reads_at_once(self.world.device):
                         self._count_skipped(sums)
                     fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
@@ -208,9 +212,12 @@ class Trainer:
         cut_after(self.folder.path / EVALUATIONS, self.step - 1 if was_over else self.step)
         run_config = self.config.model_dump(mode="json")
         self._metrics_log = MetricsLog(self.folder.path, self.config.log, self.step, run_config=run_config)
+        self._spikes = Spikes(self.config.log.spikes, (row.get("loss") for row in self._metrics_log.rows))
         return self._metrics_log.last if was_over else {}
 
-    def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
+    def _update(
+        self, step: int, host_batches: list[HostBatch], diagnostics: Diagnostics | None
+    ) -> tuple[dict[str, LossSum], Tensor]:
         """Make one update on this rank's microbatches. Returns the loss sums of this rank and the gradient norm before
         clipping."""
         config, device = self.config, self.world.device
@@ -228,8 +235,12 @@ class Trainer:
             seed_dropout=lambda index: seed_dropout(config.seed, step, index, self.world.rank, device),
         )
         self.precision.unscale_(self.optimizer)
+        if diagnostics is not None:
+            diagnostics.before_update()
         norm = clip_gradients(parameters_of(self.optimizer), config.optimizer)
         is_skipped = step_if_finite(self.optimizer, self.precision, norm)
+        if diagnostics is not None:
+            diagnostics.after_update()
         if not self.precision.can_scale_down:  # otherwise only the loss scale was too large
             self._bad_steps += is_skipped
         with torch.no_grad():
@@ -252,10 +263,7 @@ class Trainer:
         losses = {name: float(term.mean()) for name, term in sum_over_ranks(sums, self.world).items()}
         path = None
         if self.world.is_main:
-            records = self.loader.global_records(step)
-            ids = list(zip(records.source.tolist(), records.epoch.tolist(), records.index.tolist(), strict=True))
-            row = {"step": step + 1, "losses": {k: str(v) for k, v in losses.items()}, "records": ids}
-            path = self.folder.write_json(f"skipped-step-{step + 1}.json", row)
+            path = self._write_records("skipped", step + 1, losses)
         self._event("skipped", f"non-finite gradient by step {step + 1}; losses {losses}; records in {path}")
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
@@ -264,6 +272,13 @@ class Trainer:
                 f"  the records of that batch are in {path}\n"
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )
+
+    def _write_records(self, kind: str, step: int, losses: Mapping[str, float]) -> Path:
+        """Write the losses of update number `step` and the ids of the records of its batch to a file of the run."""
+        records = self.loader.global_records(step - 1)
+        ids = list(zip(records.source.tolist(), records.epoch.tolist(), records.index.tolist(), strict=True))
+        row = {"step": step, "losses": {name: str(loss) for name, loss in losses.items()}, "records": ids}
+        return self.folder.write_json(f"{kind}-step-{step}.json", row)
 
     def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
         """Return the loss, its terms over all ranks and the gradient norm as numbers."""
@@ -281,6 +296,8 @@ class Trainer:
     def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
         """Write a line of metrics; report blocks that are no longer compiled, and skipped updates."""
         metrics = {**fetched, "lr": self._lr(self.step - 1), **self.throughput.metrics()}
+        if self.diagnostics is not None:
+            metrics |= self.diagnostics.metrics() | learning_rates(self.optimizer)
         if self._metrics_log is not None:
             self._metrics_log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
@@ -289,6 +306,10 @@ class Trainer:
         if self._showing.has_failed:
             self._showing.wait()
         self._count_skipped(sums)
+        if self._spikes is not None and (spike := self._spikes.describe(fetched["loss"])) is not None:
+            losses = {name: value for name, value in fetched.items() if name != "grad_norm"}
+            path = self._write_records("spike", self.step, losses)
+            self._event("spike", f"{spike}; gradient norm {fetched['grad_norm']:.4g}; records in {path}")
         return metrics
 
     def _between_steps(self, stop: StopSignal) -> dict[str, float]:

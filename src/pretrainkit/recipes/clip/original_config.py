@@ -23,7 +23,7 @@ from pretrainkit.recipes.exchange import ImportedConfig
 
 _SAME: dict[str, tuple[Any, str]] = {
     "log.interval_train": (1, "log.every_steps"),
-    "wandb.project": ("your_proj", "log.wandb_project"),
+    "wandb.project": ("your_proj", "log.project"),
     "ckpt.step_interval": (2000, "checkpoint.every_steps"),
     "optim.lr.init": (1e-4, "optimizer.peak_lr"),
     "data.train_type": ("sequential", "data.order"),
@@ -329,7 +329,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
         "data.normalize": (v["transforms.normalize.mean"], v["transforms.normalize.std"]),
         "data.text_augment": {},
         "precision.compute": "auto" if v["dist.fp16"] else "float32",
-        "log.wandb": "online" if v["wandb.enable"] else "off",
+        "log.to": ["wandb"] if v["wandb.enable"] else [],
         "evaluate.every_steps": v["runner.val_interval_steps"] if by_steps else None,
         "evaluate.every_epochs": None if by_steps else v["runner.val_interval"],
         "evaluate.batch_size": _per_rank(v["data.batch_size_val"], nproc),

@@ -185,6 +185,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
+def learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Return the learning rate of each group of parameters as lr/FACTOR, where there are several factors."""
+    rates = {f"lr/{group.get('lr_scale', 1.0):.4g}": float(group["lr"]) for group in optimizer.param_groups}
+    return rates if len(rates) > 1 else {}
+
+
 def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
     """Update the parameters unless the gradient is not finite. A skipped update leaves parameters, moments and step
     counts unchanged. Returns True, as a bool scalar on the device, if the update was skipped.
