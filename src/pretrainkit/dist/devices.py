@@ -80,8 +80,8 @@ def memory_in_use(device: torch.device) -> tuple[int, int] | None:
     try:
         import resource
 
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-        return pages * resource.getpagesize(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        now = int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+        return now, max(now, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # the kernel lags a little
     except (ImportError, OSError):  # not Linux
         return None
 
