@@ -87,7 +87,7 @@ def changed(**update) -> FourMRun:
         (changed(length=LengthConfig(num_epoch_examples=5)), "no effect without length.num_tokens"),
         (
             changed(length=LengthConfig(num_warmup_tokens=1), schedule=ScheduleConfig(name="cosine", warmup_share=0.1)),
-            "both set the warm-up",
+            "both define the warm-up",
         ),
         (changed(model=small(num_heads=3)), "cannot be split"),
         (changed(model=small(MODALITIES[2:4])), "no input or no target"),
