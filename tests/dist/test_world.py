@@ -124,10 +124,10 @@ def test_a_gpu_compiles_long_runs_and_says_what_it_lacks(
     (tmp_path / "Python.h").touch()
     cases = [("auto", 999, False), ("auto", 1000, True), ("on", 1, True), ("off", 5000, False)]
     for way, num_updates, expected in cases:
-        assert parallelize_module._shall_compile(ParallelConfig.model_validate({"compile": way}), gpu, num_updates) is expected
+        assert parallelize_module._should_compile(ParallelConfig.model_validate({"compile": way}), gpu, num_updates) is expected
     assert not caplog.records
     (tmp_path / "Python.h").unlink()
-    assert not parallelize_module._shall_compile(ParallelConfig(), gpu, 1000)
+    assert not parallelize_module._should_compile(ParallelConfig(), gpu, 1000)
     assert "Python.h" in caplog.text
     assert "install python3-dev" in caplog.text
 

@@ -195,10 +195,11 @@ def contents(run: Path) -> Mapping[str, bytes]:
         ("data.max_seq_length=24", "the data itself: the checkpoint has "),
         ("data.order=sequential", "data.order: the checkpoint has shuffle, the config now has sequential"),
         ("objective.masking_rate=0.1", "the data itself: the checkpoint has "),
-        ("model.hidden_size=64", "model.hidden_size: 32 there, 64 here"),
-        ("model.num_layers=2", "model.num_layers: 1 there, 2 here"),
-        ("model.num_heads=4", "model.num_heads: 2 there, 4 here"),  # the shapes of all tensors are the same
-        ("model.activation=relu", "model.activation: gelu_tanh there, relu here"),
+        ("model.hidden_size=64", "model.hidden_size: 32 in the checkpoint, 64 in the model"),
+        ("model.num_layers=2", "model.num_layers: 1 in the checkpoint, 2 in the model"),
+        # The shapes of all tensors are the same for any number of heads:
+        ("model.num_heads=4", "model.num_heads: 2 in the checkpoint, 4 in the model"),
+        ("model.activation=relu", "model.activation: gelu_tanh in the checkpoint, relu in the model"),
         ("optimizer.name=lamb ema_decay=0.99 objective.sentence_order=false", "the state of another optimizer"),
         ("ema_decay=0.99 objective.sentence_order=false", "checkpoint"),
     ],

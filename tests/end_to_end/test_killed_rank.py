@@ -32,10 +32,10 @@ def test_a_killed_rank_is_started_again_and_the_losses_are_the_same(
 
 def test_options_of_launching_that_do_not_go_together_are_refused(settings: list[str], tmp_path: Path) -> None:
     words = ("train", *settings, "--out", tmp_path / "run")
-    assert "more" in refused(*words, "--launch", "local", "--nodes", 2)
-    assert "only read by --launch slurm" in refused(*words, "--slurm", "partition=gpu")
-    assert "only read by --launch slurm" in refused(*words, "--sweep", "seed=0,1")
-    assert "only read by --launch cloud" in refused(*words, "--launch", "local", "--dry-run")
+    assert "uses only this machine, and --nodes is 2" in refused(*words, "--launch", "local", "--nodes", 2)
+    assert "has an effect only with --launch slurm" in refused(*words, "--slurm", "partition=gpu")
+    assert "has an effect only with --launch slurm" in refused(*words, "--sweep", "seed=0,1")
+    assert "has an effect only with --launch cloud" in refused(*words, "--launch", "local", "--dry-run")
     assert "closest: partition" in refused(*words, "--launch", "slurm", "--slurm", "partitions=gpu")
     assert "differ" in refused(*words, "--launch", "slurm", "--gpus-per-node", 2, "--nproc", 4)
     assert "bucket" in refused(*words, "--launch", "cloud")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.evaluator import dealt, evaluate
+from pretrainkit.eval.evaluator import batches_of_rank, evaluate
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 from pretrainkit.training.precision import Precision
 
@@ -98,7 +98,7 @@ def test_nothing_to_evaluate_is_an_error() -> None:
 
 @given(num_batches=st.integers(1, 40), world_size=st.integers(1, 12))
 def test_every_batch_counts_on_one_rank_and_all_ranks_take_equally_many(num_batches, world_size):
-    shares = [dealt(num_batches, World(rank=rank, world_size=world_size)) for rank in range(world_size)]
+    shares = [batches_of_rank(num_batches, World(rank=rank, world_size=world_size)) for rank in range(world_size)]
     assert sorted(n for numbers, num_counted in shares for n in numbers[:num_counted]) == list(range(num_batches))
     assert len({len(numbers) for numbers, _ in shares}) == 1
     assert all(0 <= n < num_batches for numbers, _ in shares for n in numbers)

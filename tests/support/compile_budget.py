@@ -38,7 +38,7 @@ from torch._dynamo.utils import counters  # noqa: E402
 from torch._inductor.decomposition import select_decomp_table  # noqa: E402
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes  # noqa: E402
 
-from pretrainkit.dist.compiled import GivenUp  # noqa: E402
+from pretrainkit.dist.compiled import UncompiledFunctions  # noqa: E402
 from pretrainkit.dist.env import World  # noqa: E402
 from pretrainkit.dist.parallelize import parallelize  # noqa: E402
 from pretrainkit.nn.linear_cross_entropy import LinearCrossEntropy  # noqa: E402
@@ -267,7 +267,7 @@ def given_up() -> list[str]:
     module.forward = lambda x: x.tanh()  # torch leaves the `forward` of its own layers uncompiled
     module.compile(backend="eager", dynamic=False)
     settings = {"fail_on_recompile_limit_hit": False, "recompile_limit": 2}
-    with GivenUp() as given_up, torch._dynamo.config.patch(settings):
+    with UncompiledFunctions() as given_up, torch._dynamo.config.patch(settings):
         for size in range(2, 7):
             module(torch.zeros(size))
     return given_up.take()

@@ -27,7 +27,7 @@ def through_json(state):
 def test_the_best_are_those_of_a_sort_and_equal_ones_are_the_earliest(values, mode, keep):
     best = BestSteps(KeepBestConfig(metric="score", mode=mode, keep=keep))
     for step, value in enumerate(values, 1):
-        was_kept = best.saw(step, metrics(value))
+        was_kept = best.record(step, metrics(value))
         assert was_kept == (step in best.steps)
     numbers = [(step, value) for step, value in enumerate(values, 1) if value is not None and not math.isnan(value)]
     sign = 1 if mode == "min" else -1
@@ -49,7 +49,7 @@ def test_a_resumed_run_decides_as_if_it_never_stopped(values, mode, patience, cu
             for one, state in zip(resumed, states):
                 one.load_state(state)
         for one in (*whole, *resumed):
-            one.saw(step, metrics(value))
+            one.record(step, metrics(value))
     assert whole[0].is_over == resumed[0].is_over
     assert whole[1].steps == resumed[1].steps
 
@@ -71,7 +71,7 @@ def test_patience_counts_evaluations_without_a_better_value(values, settings, ov
     stopping = EarlyStopping(EarlyStoppingConfig(metric="score", **settings))
     over = []
     for step, value in enumerate(values, 1):
-        stopping.saw(step, metrics(value))
+        stopping.record(step, metrics(value))
         over += [step] if stopping.is_over else []
     assert (over[0] if over else None) == over_after
 
@@ -79,14 +79,14 @@ def test_patience_counts_evaluations_without_a_better_value(values, settings, ov
 def test_evaluations_without_the_metric_do_not_count():
     stopping = EarlyStopping(EarlyStoppingConfig(metric="score", patience=1))
     for step in range(5):
-        stopping.saw(step, {"other": 3.0})
+        stopping.record(step, {"other": 3.0})
     assert not stopping.is_over
 
 
 def test_the_state_of_another_metric_tells_nothing():
     stopping = EarlyStopping(EarlyStoppingConfig(metric="score", patience=1))
-    stopping.saw(1, metrics(1.0))
-    stopping.saw(2, metrics(2.0))
+    stopping.record(1, metrics(1.0))
+    stopping.record(2, metrics(2.0))
     other = EarlyStopping(EarlyStoppingConfig(metric="loss", patience=1))
     other.load_state(through_json(stopping.state()))
     assert stopping.is_over

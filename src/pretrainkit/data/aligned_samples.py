@@ -241,7 +241,7 @@ def read_map(content: bytes, name: str) -> NDArray[Any]:
     try:
         values = np.asarray(_open(content))
     except Exception as error:  # decoders of damaged files raise nearly anything
-        raise _broken(name, error) from error
+        raise _broken_image(name, error) from error
     return values if values.ndim == 2 else values[..., 0]
 
 
@@ -254,7 +254,7 @@ def map_size(content: bytes, name: str) -> tuple[int, int]:
     try:
         width, height = _open(content).size
     except Exception as error:  # decoders of damaged files raise nearly anything
-        raise _broken(name, error) from error
+        raise _broken_image(name, error) from error
     return height, width
 
 
@@ -279,7 +279,7 @@ def _open(content: bytes) -> Any:
         raise ValueError("the image format is unknown" if content else "the file is empty") from error
 
 
-def _broken(name: str, error: Exception) -> DataError:
+def _broken_image(name: str, error: Exception) -> DataError:
     return DataError(f"image {name} is broken: {error}\n  replace the file or leave its sample out")
 
 

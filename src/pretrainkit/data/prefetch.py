@@ -25,7 +25,7 @@ def in_threads(
     An exception of the function is raised in place of its result. Closing the generator waits for the running calls
     and cancels the others.
     """
-    return _ahead(lambda: _Thread(function), numbers, num_threads, num_ahead)
+    return _prefetch(lambda: _Thread(function), numbers, num_threads, num_ahead)
 
 
 def in_processes(
@@ -34,10 +34,10 @@ def in_processes(
     """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
     the usual `if __name__ == "__main__":`. Raises RunError if a process dies."""
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-    return _ahead(lambda: _Process(context, function), numbers, num_processes, num_ahead)
+    return _prefetch(lambda: _Process(context, function), numbers, num_processes, num_ahead)
 
 
-def _ahead(
+def _prefetch(
     start_worker: "Callable[[], _Thread[T] | _Process[T]]", numbers: range, num_workers: int, num_ahead: int
 ) -> Generator[T, None, None]:
     workers: list[_Thread[T] | _Process[T]] = []
@@ -109,13 +109,13 @@ class _Process(Generic[T]):
         try:
             self._connection.send(number)
         except OSError as error:
-            raise self._death(number) from error
+            raise self._worker_died(number) from error
 
     def answer(self, number: int) -> T:
         try:
             value, error = self._connection.recv()
         except (EOFError, OSError) as failure:
-            raise self._death(number) from failure
+            raise self._worker_died(number) from failure
         if error is not None:
             raise error
         return value
@@ -125,7 +125,7 @@ class _Process(Generic[T]):
         self._process.terminate()
         self._process.join()
 
-    def _death(self, number: int) -> RunError:
+    def _worker_died(self, number: int) -> RunError:
         self._process.join(timeout=5)
         return RunError(
             f"a data process died while preparing step {number} (exit code {self._process.exitcode})\n"

@@ -108,7 +108,7 @@ class Turns(ABC):
 
 
 @lru_cache(maxsize=4)
-def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[Ints, Ints]:
+def _draws(shares: tuple[float, ...], seed: int, num: int) -> tuple[Ints, Ints]:
     """Return the components of the first `num` steps and the number of earlier draws of each, both (num,).
 
     Equal to `num` single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)`.
@@ -153,7 +153,7 @@ class RandomTurns(Turns):
     def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         highest = int(steps.max(initial=0))
         num = max(_FEWEST_DRAWS, 1 << highest.bit_length())  # doubles, so that few lengths are cached
-        components, numbers = _drawn(self._shares, self._seed, num)
+        components, numbers = _draws(self._shares, self._seed, num)
         component, number = components[steps], numbers[steps]
         if not self._reopens:
             return component, number

@@ -22,7 +22,7 @@ def vary(*tensors: Tensor) -> None:
             maybe_mark_dynamic(tensor, 0)
 
 
-class GivenUp(logging.Handler):
+class UncompiledFunctions(logging.Handler):
     """Context manager that collects functions that torch runs uncompiled because they have too many graphs. Torch only
     writes a warning to its own log, once for each function."""
 

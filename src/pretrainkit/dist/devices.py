@@ -144,7 +144,7 @@ def from_host(values: Any, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def kept_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def ensure_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return the tensor itself, unless it is on the host and `device` is not; then copy it by `from_host`."""
     return from_host(tensor, device) if tensor.device.type == "cpu" != device.type else tensor
 

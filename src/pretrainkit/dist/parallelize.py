@@ -81,7 +81,7 @@ def parallelize(
     if config.activation_checkpointing:
         for block in blocks:
             block.forward = _Recomputed(block.forward)
-    if _shall_compile(config, world, num_updates):
+    if _should_compile(config, world, num_updates):
         torch._dynamo.config.recompile_limit = _GRAPHS_PER_KIND
         if config.activation_checkpointing:
             # Recomputation must not store metrics again that a block has stored in its forward pass.
@@ -226,7 +226,7 @@ class _Recomputed:
         return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
 
 
-def _shall_compile(config: ParallelConfig, world: World, num_updates: int) -> bool:
+def _should_compile(config: ParallelConfig, world: World, num_updates: int) -> bool:
     """True if blocks should be compiled. Also checks for the compiler that inductor and Triton need in the first
     step."""
     is_gpu = world.device.type == "cuda"

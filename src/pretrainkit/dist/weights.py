@@ -164,7 +164,7 @@ def require_same_architecture(expected: Mapping[str, Any], available: Mapping[st
     `pretrainkit.config.base.architecture`. Fields that only one side knows come from another version of the code.
     """
     differing = [name for name in expected if name in available and expected[name] != available[name]]
-    _refuse(origin, [f"model.{name}: {available[name]} in the checkpoint, {expected[name]} here" for name in differing])
+    _refuse(origin, [f"model.{name}: {available[name]} in the checkpoint, {expected[name]} in the model" for name in differing])
 
 
 def _refuse(origin: str, problems: Sequence[str]) -> None:

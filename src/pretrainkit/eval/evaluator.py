@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pretrainkit.data import prefetch
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
-from pretrainkit.dist.devices import kept_on
+from pretrainkit.dist.devices import ensure_on
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
 from pretrainkit.training.objective import AnyObjective, HostBatch
@@ -44,7 +44,7 @@ def evaluate(
 
     Args:
         batches: Batches of this rank, of any size. With FSDP2 each rank needs equally many, because every forward pass
-            gathers parameters; `dealt` distributes them in this way.
+            gathers parameters; `batches_of_rank` distributes them in this way.
         num_counted: Number of batches that count; later ones only keep this rank in step. None: all.
 
     Returns:
@@ -60,7 +60,7 @@ def evaluate(
             if len(sums_per_batch) == num_counted:
                 continue
             # The sums stay on the device: reading them would make the host wait for every batch.
-            parts = [kept_on(part, precision.device) for term in metrics.values() for part in term]
+            parts = [ensure_on(part, precision.device) for term in metrics.values() for part in term]
             sums_per_batch.append((list(metrics), torch.stack(parts)))
 
     mine = _summed(chain.from_iterable(zip(names, sums.view(-1, 2).tolist()) for names, sums in sums_per_batch))
@@ -86,7 +86,7 @@ def evaluate_records(
     world: World,
 ) -> dict[str, float]:
     """Evaluate on the first `num_examples` of an order. Each is scored once, in the same batches for any world size."""
-    numbers, num_counted = dealt(-(-num_examples // batch_size), world)
+    numbers, num_counted = batches_of_rank(-(-num_examples // batch_size), world)
     places = (np.arange(number * batch_size, min((number + 1) * batch_size, num_examples)) for number in numbers)
     batches = (build(order.records(place)) for place in places)
     return evaluate(objective, model, batches, precision=precision, world=world, num_counted=num_counted)
@@ -101,7 +101,7 @@ def _summed(terms: Iterable[tuple[str, Sequence[float]]]) -> dict[str, tuple[flo
     return sums
 
 
-def dealt(num_batches: int, world: World) -> tuple[list[int], int]:
+def batches_of_rank(num_batches: int, world: World) -> tuple[list[int], int]:
     """Return the indices of the batches of this rank, and how many of them count.
 
     Batches are the same on any number of ranks, and each counts on one rank. All ranks get equally many: a rank without
@@ -154,7 +154,7 @@ def forward_batches(
 
     `num_rows` is at least 1. Batches are built in advance by `num_threads` threads; 0: in the current thread.
     """
-    mine, num_counted = dealt(-(-num_rows // batch_size), world)
+    mine, num_counted = batches_of_rank(-(-num_rows // batch_size), world)
 
     def rows_of(turn: int) -> slice:
         return slice(mine[turn] * batch_size, min((mine[turn] + 1) * batch_size, num_rows))

@@ -185,10 +185,10 @@ def best_null_threshold(
     """
     check_pairs(targets, predictions)
     order = sorted(range(len(targets)), key=null_odds.__getitem__)
-    total = float(sum(not _real(answers) for answers in targets))
+    total = float(sum(not _nonempty(answers) for answers in targets))
     best, threshold = total, float(min(null_odds)) - 1.0
     for place, number in enumerate(order):
-        total += v2_scores(targets[number], predictions[number])[1] - (not _real(targets[number]))
+        total += v2_scores(targets[number], predictions[number])[1] - (not _nonempty(targets[number]))
         is_last_of_its_odds = place + 1 == len(order) or null_odds[order[place + 1]] > null_odds[number]
         if total > best and is_last_of_its_odds:
             best, threshold = total, float(null_odds[number])
@@ -198,13 +198,13 @@ def best_null_threshold(
 def v2_scores(answers: Sequence[str], prediction: str) -> tuple[bool, float]:
     """Return (True if equal to one of the answers, highest F1 with one of them), by the rules of SQuAD 2.0."""
     normalised = normalize_squad(prediction)
-    right = _real(answers) or [""]
+    right = _nonempty(answers) or [""]
     return normalised in right, max(
         _word_f1(answer, normalised) if answer and normalised else float(answer == normalised) for answer in right
     )
 
 
-def _real(answers: Sequence[str]) -> list[str]:
+def _nonempty(answers: Sequence[str]) -> list[str]:
     """Normalise the answers and drop empty ones."""
     return [text for answer in answers if (text := normalize_squad(answer))]
 
@@ -380,8 +380,8 @@ def bleu(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
     right = [[target] if isinstance(target, str) else list(target) for target in targets]
     most = max(map(len, right))
     references: list[Any] = [[texts[k] if k < len(texts) else None for texts in right] for k in range(most)]
-    judge = sacrebleu.BLEU(tokenize="intl", smooth_method="exp")
-    return {"bleu": float(judge.corpus_score(list(predictions), references).score)}
+    scorer = sacrebleu.BLEU(tokenize="intl", smooth_method="exp")
+    return {"bleu": float(scorer.corpus_score(list(predictions), references).score)}
 
 
 def rouge(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
@@ -394,15 +394,15 @@ def rouge(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
     """
     check_pairs(targets, predictions)
     rouge = import_optional("rouge_score.rouge_scorer", "text-metrics", "the metric ROUGE", package="rouge-score")
-    judge = rouge.RougeScorer(_ROUGE_KINDS)
+    scorer = rouge.RougeScorer(_ROUGE_KINDS)
     totals = dict.fromkeys(_ROUGE_KINDS, 0.0)
     for target, prediction in zip(targets, predictions, strict=True):
         right = [target] if isinstance(target, str) else target
-        scores = judge.score_multi([_in_lines(text) for text in right], _in_lines(prediction))
+        scores = scorer.score_multi([_split_lines(text) for text in right], _split_lines(prediction))
         for kind in _ROUGE_KINDS:
             totals[kind] += scores[kind].fmeasure
     return {kind: 100 * total / len(targets) for kind, total in totals.items()}
 
 
-def _in_lines(text: str) -> str:
+def _split_lines(text: str) -> str:
     return text.replace(" . ", " .\n")

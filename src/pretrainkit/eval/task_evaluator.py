@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.eval.evaluator import dealt
+from pretrainkit.eval.evaluator import batches_of_rank
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.tasks.rates import spread
 from pretrainkit.tasks.steps import Example, Lengths, name_of
@@ -89,9 +89,11 @@ class EvaluatedTask:
     def targets(self) -> list[Any]:
         """The targets that metrics receive, in the order of the examples."""
         texts = (_text(self.task, example, "targets") for example in self.examples)
-        return [self.judged(text, example, is_target=True) for text, example in zip(texts, self.examples, strict=True)]
+        return [
+            self.processed(text, example, is_target=True) for text, example in zip(texts, self.examples, strict=True)
+        ]
 
-    def judged(self, text: str, example: Example, *, is_target: bool) -> Any:
+    def processed(self, text: str, example: Example, *, is_target: bool) -> Any:
         """Return a text as metrics receive it, processed by the task's postprocessor."""
         if self.task.postprocess is None:
             return text
@@ -109,11 +111,11 @@ class EvaluatedTask:
         vocabulary = self.task.features["targets"].vocabulary
         texts = [vocabulary.decode(ids) for ids in predicted]
         pairs = zip(texts, self.examples, strict=True)
-        return texts, [self.judged(text, example, is_target=False) for text, example in pairs]
+        return texts, [self.processed(text, example, is_target=False) for text, example in pairs]
 
     def metrics_of_constant(self, text: str) -> dict[str, float]:
         """Return the metrics if every answer is `text`."""
-        return self.metrics([self.judged(text, example, is_target=False) for example in self.examples], None, None)
+        return self.metrics([self.processed(text, example, is_target=False) for example in self.examples], None, None)
 
     def metrics(
         self, answers: Sequence[Any] | None, scores: Sequence[float] | None, values: Sequence[float] | None
@@ -192,12 +194,12 @@ class TaskEvaluator:
         world: World = _ALONE,
     ) -> None:
         self.world = world
-        chosen = [task for task in tasks if _can_be_judged(task, split, tell=world.is_main)]
+        chosen = [task for task in tasks if _can_evaluate(task, split, tell=world.is_main)]
         self.tasks = [
             EvaluatedTask(task, split, lengths=lengths, num_examples=num_examples, caches=caches) for task in chosen
         ]
         for task in self.tasks:
-            self.world.on_main(partial(_try_out, task))
+            self.world.on_main(partial(_check_metrics, task))
 
     @property
     def max_lengths(self) -> dict[str, int]:
@@ -243,14 +245,14 @@ class TaskEvaluator:
             answered = zip(task.examples, predicted, strict=True)
             values = self._scores(model, [example | {"targets": np.array(ids, np.int32)} for example, ids in answered])
 
-        def judge() -> dict[str, float]:
+        def compute_metrics() -> dict[str, float]:
             texts, answers = (None, None) if predicted is None else task.answers(predicted)
             if folder is not None and num_written != 0:
                 path = folder / f"{task.task.name.replace(':', '/')}-{tag}.jsonl"
                 _write(path, task, texts, answers, scores, num_written)
             return task.metrics(answers, scores, values)
 
-        return self.world.on_main(judge)
+        return self.world.on_main(compute_metrics)
 
     def _scores(self, model: TaskModel, examples: Sequence[Example]) -> list[float]:
         return self._of_all(lambda part: np.asarray(model.score(part), float).tolist(), examples)
@@ -262,7 +264,7 @@ class TaskEvaluator:
         twice.
         """
         order = sorted(range(len(examples)), key=lambda index: -len(examples[index].get("inputs", ())))
-        mine = [order[place] for place in dealt(len(order), self.world)[0]]
+        mine = [order[place] for place in batches_of_rank(len(order), self.world)[0]]
         answers = answer([examples[index] for index in mine])
         if len(answers) != len(mine):
             raise ValueError(f"the model returned {len(answers)} answers to {len(mine)} examples")
@@ -291,7 +293,7 @@ def _text(task: Task, example: Example, name: str) -> str:
     return task.features[name].vocabulary.decode(example.get(name, ())) if name in task.features else ""
 
 
-def _can_be_judged(task: Task, split: str, *, tell: bool) -> bool:
+def _can_evaluate(task: Task, split: str, *, tell: bool) -> bool:
     if split not in task.splits:
         if tell:
             _logger.warning("task %s has no split %s and is not evaluated", task.name, split)
@@ -301,7 +303,7 @@ def _can_be_judged(task: Task, split: str, *, tell: bool) -> bool:
     return bool(task.metrics)
 
 
-def _try_out(task: EvaluatedTask) -> None:
+def _check_metrics(task: EvaluatedTask) -> None:
     """Call every metric once, with the true answers."""
     truths = [example.get("targets", ()) for example in task.examples]
     zeros = [0.0] * len(truths)

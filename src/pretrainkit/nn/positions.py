@@ -16,7 +16,7 @@ from torch import Tensor
 
 def line_table(num: int, width: int) -> Tensor:
     """Return float32 (P, D) for positions 0 to num - 1: all sines, then all cosines. D is even."""
-    return torch.from_numpy(_waves(num, width // 2).astype(np.float32))
+    return torch.from_numpy(_sinusoids(num, width // 2).astype(np.float32))
 
 
 def grid_table(rows: int, columns: int, width: int) -> Tensor:
@@ -24,11 +24,11 @@ def grid_table(rows: int, columns: int, width: int) -> Tensor:
     is a multiple of 4. On grids that are not square, 4M's original exchanges rows and columns; this function does
     not."""
     row, column = np.divmod(np.arange(rows * columns), columns)
-    table = np.concatenate((_waves(rows, width // 4)[row], _waves(columns, width // 4)[column]), axis=1)
+    table = np.concatenate((_sinusoids(rows, width // 4)[row], _sinusoids(columns, width // 4)[column]), axis=1)
     return torch.from_numpy(table.astype(np.float32))
 
 
 @lru_cache(maxsize=4)  # a model of 4M has dozens of equal tables
-def _waves(num: int, num_waves: int) -> NDArray[np.float64]:
+def _sinusoids(num: int, num_waves: int) -> NDArray[np.float64]:
     angles = np.arange(num)[:, None] * 10_000.0 ** -(np.arange(num_waves) / num_waves)
     return np.concatenate((np.sin(angles), np.cos(angles)), axis=1)

@@ -63,7 +63,7 @@ def exercise(names: Sequence[str]) -> dict[str, Outcome]:
     return outcomes
 
 
-class _Lack(Exception):
+class _PartlyBroken(Exception):
     """Raised if only a part of a package does not work."""
 
 
@@ -74,7 +74,7 @@ def _torchvision(torchvision: Any) -> None:
     try:
         torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
     except RuntimeError:
-        raise _Lack(
+        raise _PartlyBroken(
             f"its compiled part does not load beside torch {torch.__version__}: no torchvision.ops, no image decoders"
         ) from None
 
@@ -139,7 +139,7 @@ def _outcome(name: str) -> Outcome:
         module = importlib.import_module(_MODULES.get(name, name))
         if name in _EXERCISES:
             _EXERCISES[name](module)
-    except _Lack as lack:
+    except _PartlyBroken as lack:
         return Outcome(lack=str(lack))
     except Exception as error:  # any error of the package
         while error.__cause__ is not None:

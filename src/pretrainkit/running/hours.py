@@ -23,11 +23,11 @@ from pretrainkit.training.watch import Watcher
 TRIAL_SECONDS = 20.0
 _TRIAL_SHARE = 0.1
 """Maximum share of the hours for a trial."""
-_MOST_STEPS = 10_000_000
-"""Maximum number of steps of a trial; normally the clock ends it first."""
-_NOT_TIMED = 2
+_MAX_STEPS = 10_000_000
+"""Maximum number of steps of a trial; normally it ends after its time."""
+_NUM_UNTIMED_STEPS = 2
 """Number of first steps that are not timed, because they allocate memory and may compile."""
-_LEAST_STEPS = 3
+_MIN_TIMED_STEPS = 3
 """Minimum number of timed steps of a trial."""
 _EVALUATIONS = 10
 _EVALUATION_SHARE = 0.2
@@ -41,7 +41,7 @@ _PLANNED = "--hours {:g}"
 def require_hours(hours: float) -> None:
     """Raise InputError if `hours` is not a possible duration of a run."""
     if not 0 < hours < math.inf:
-        raise InputError(f"--hours is {hours:g}\n  give a positive number, such as --hours 0.5")
+        raise InputError(f"--hours is {hours:g}\n  use a positive number, such as --hours 0.5")
 
 
 def with_steps_for(
@@ -63,27 +63,27 @@ def with_steps_for(
             f"--hours measures the speed of one process, and there are {num_ranks()}\n"
             "  leave out --hours and set num_steps=N; pretrainkit plan estimates the time"
         )
-    if config.num_steps is not None and _is_written("num_steps", origins):
+    if config.num_steps is not None and _is_from_user("num_steps", origins):
         raise InputError(
-            f"num_steps={config.num_steps} ({origins['num_steps']}) and --hours {hours:g} both say how long to train\n"
-            "  leave out --hours, or remove num_steps"
+            f"num_steps={config.num_steps} ({origins['num_steps']}) and --hours {hours:g} both define the length of "
+            "the run\n  leave out --hours, or remove num_steps"
         )
     if folder.has_checkpoint:
-        return _as_before(config, origins, hours, folder)
+        return _as_started(config, origins, hours, folder)
     trial = _measure(config, hours, folder.path, watcher, device)
     evaluations = max(1, min(_EVALUATIONS, int(_EVALUATION_SHARE * 3600 * hours / max(trial.evaluation_seconds, 1e-9))))
     seconds = 3600 * hours - (evaluations + 1) * trial.evaluation_seconds
-    num_steps = min(max(1, int(seconds / trial.step_seconds)), trial.most_steps)
-    limit = f"; data.num_epochs={config.data.num_epochs:g} ends it earlier" if num_steps == trial.most_steps else ""
+    num_steps = min(max(1, int(seconds / trial.step_seconds)), trial.max_steps)
+    limit = f"; data.num_epochs={config.data.num_epochs:g} ends it earlier" if num_steps == trial.max_steps else ""
     reason = f"{_PLANNED.format(hours)}: a step took {trial.step_seconds:.3g} s in a trial{limit}"
     watcher.event(0, "trial", f"{num_steps:,} steps for {reason}")
     every_steps = max(1, math.ceil(num_steps / evaluations))
     planned: dict[str, int | None] = {"num_steps": num_steps}
     for part in ("evaluate", "checkpoint"):
-        if not any(_is_written(f"{part}.{name}", origins) for name in ("every_steps", "every_epochs")):
+        if not any(_is_from_user(f"{part}.{name}", origins) for name in ("every_steps", "every_epochs")):
             planned[f"{part}.every_steps"] = every_steps
     warmup = config.schedule.warmup_steps(num_steps)
-    if warmup > _WARMUP_SHARE * num_steps and not _is_written("schedule.num_warmup_steps", origins):
+    if warmup > _WARMUP_SHARE * num_steps and not _is_from_user("schedule.num_warmup_steps", origins):
         planned["schedule.num_warmup_steps"] = int(_WARMUP_SHARE * num_steps)
     return _with_planned(config, planned), {**origins, **dict.fromkeys(planned, reason)}
 
@@ -98,12 +98,12 @@ def _with_planned(config: RunConfig, planned: Mapping[str, int | None]) -> RunCo
     return config
 
 
-def _is_written(path: str, origins: Mapping[str, str]) -> bool:
+def _is_from_user(path: str, origins: Mapping[str, str]) -> bool:
     """True if a user wrote the value."""
     return not origins.get(path, "default").startswith(("preset ", "default", "adjusted"))
 
 
-def _as_before(config: RunConfig, origins: Origins, hours: float, folder: RunFolder) -> tuple[RunConfig, Origins]:
+def _as_started(config: RunConfig, origins: Origins, hours: float, folder: RunFolder) -> tuple[RunConfig, Origins]:
     """Return the config with the steps and intervals of the run that is resumed."""
     before, sources = recorded_config(folder.config_tree()).config, folder.provenance().get("sources", {})
     beginning = sources.get("num_steps", "")
@@ -112,7 +112,7 @@ def _as_before(config: RunConfig, origins: Origins, hours: float, folder: RunFol
         path = quote(str(folder.path))
         raise InputError(
             f"{folder.path} was started with {planned}, not with --hours {hours:g}\n"
-            f"  resume it as it is: pretrainkit resume {path}\n"
+            f"  resume it with this length: pretrainkit resume {path}\n"
             f"  or with another length: pretrainkit resume {path} num_steps={2 * before.total_steps}"
         )
     values = flatten(before.model_dump(mode="json"))
@@ -120,7 +120,7 @@ def _as_before(config: RunConfig, origins: Origins, hours: float, folder: RunFol
     return _with_planned(config, {path: values[path] for path in planned}), {**origins, **planned}
 
 
-class _TrialOver(Exception):
+class _TrialEnded(Exception):
     """Ends a trial."""
 
 
@@ -129,11 +129,11 @@ class _Clock(Watcher):
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._began = seconds, 0.0
-        self.evaluation_seconds, self.most_steps = 0.0, 0
+        self.evaluation_seconds, self.max_steps = 0.0, 0
         self._times: list[float] = []
 
     def started(self, info: Mapping[str, Any]) -> None:
-        self._began, self.most_steps = time.perf_counter(), info["num_steps"]
+        self._began, self.max_steps = time.perf_counter(), info["num_steps"]
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         if step == 0:
@@ -141,14 +141,14 @@ class _Clock(Watcher):
 
     def stepped(self, step: int, num_steps: int) -> None:
         self._times.append(time.perf_counter())
-        num_timed = len(self._times) - 1 - _NOT_TIMED
-        if num_timed >= _LEAST_STEPS and self._times[-1] - self._times[0] >= self._seconds:
-            raise _TrialOver
+        num_timed = len(self._times) - 1 - _NUM_UNTIMED_STEPS
+        if num_timed >= _MIN_TIMED_STEPS and self._times[-1] - self._times[0] >= self._seconds:
+            raise _TrialEnded
 
     @property
     def step_seconds(self) -> float:
         """Mean duration of a step, without the first steps if there are more."""
-        first = min(_NOT_TIMED, max(0, len(self._times) - 2))
+        first = min(_NUM_UNTIMED_STEPS, max(0, len(self._times) - 2))
         if len(self._times) < 2:
             return self._times[0] - self._began
         return (self._times[-1] - self._times[first]) / (len(self._times) - 1 - first)
@@ -160,18 +160,18 @@ def _measure(config: RunConfig, hours: float, out: Path, watcher: Watcher, devic
     watcher.event(0, "trial", f"measuring the speed of a step on this machine, {seconds:.0f} s and an evaluation")
     has_limit = config.data.num_epochs is not None
     trial = config.changed(
-        num_steps=None if has_limit else _MOST_STEPS,
+        num_steps=None if has_limit else _MAX_STEPS,
         schedule={"num_warmup_steps": min(1, config.schedule.num_warmup_steps), "warmup_share": None},
-        checkpoint={"every_steps": _MOST_STEPS},
-        evaluate={"every_steps": _MOST_STEPS, "every_epochs": None, "before_training": config.has_held_out_data},
+        checkpoint={"every_steps": _MAX_STEPS},
+        evaluate={"every_steps": _MAX_STEPS, "every_epochs": None, "before_training": config.has_held_out_data},
         log={"every_steps": 1, "tensorboard": False, "wandb": "off"},  # logging waits for the device
     )
     clock = _Clock(seconds)
     with explained_write_errors(out):
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        aside = tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=f".{out.name}-trial-")
-    with aside as folder, suppress(_TrialOver):
+        temporary = tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=f".{out.name}-trial-")
+    with temporary as folder, suppress(_TrialEnded):
         run_training(trial, RunFolder(Path(folder) / "run"), {}, clock, device, resuming=False)
     if not has_limit:
-        clock.most_steps = _MOST_STEPS
+        clock.max_steps = _MAX_STEPS
     return clock

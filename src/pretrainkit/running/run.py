@@ -162,7 +162,7 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     step = trainer.step if run.is_resumed else 0
     world.on_main(lambda: _record(run, {**environment(), **hardware}, summary_of_data, step, changes))
     if world.is_main:
-        watcher.started(_about(trainer, summary_of_data))
+        watcher.started(_start_info(trainer, summary_of_data))
     return trainer
 
 
@@ -184,7 +184,7 @@ def fit(run: BoundRun, trainer: Trainer) -> dict[str, float]:
     return metrics
 
 
-def _about(trainer: Trainer, data: Mapping[str, Any]) -> dict[str, Any]:
+def _start_info(trainer: Trainer, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the information for a watcher before the first step."""
     config, loader = trainer.config, trainer.loader
     num_steps = config.total_steps - loader.first_step

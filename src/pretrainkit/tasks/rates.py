@@ -219,7 +219,7 @@ def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
         cells = {
             "share": f"{row['share']:.2%}",
             "examples": f"{row['examples']:,}",
-            **({} if num_drawn is None else {"epochs": _short(epochs(row, num_drawn))}),
+            **({} if num_drawn is None else {"epochs": _format_number(epochs(row, num_drawn))}),
             "inputs": f"{row['mean_input_length']:.1f}",
             "targets": f"{row['mean_target_length']:.1f}",
             "of inputs": f"{row['share_of_input_tokens']:.2%}",
@@ -230,6 +230,6 @@ def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
         yield f"{row['name']:<{width}} {row['rate']:>12,.6g} " + " ".join(f"{cell:>11}" for cell in cells.values())
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     """Format a number with at least three digits, and without a power of ten if all digits fit."""
     return f"{number:,.0f}" if 999.5 <= number < 1e8 else f"{number:.3g}"

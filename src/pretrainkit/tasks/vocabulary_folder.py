@@ -14,7 +14,7 @@ NUM_SENTINELS = 100
 """Number of sentinels that T5 adds to a tokenizer without any."""
 _SENTENCEPIECE = ("sentencepiece.model", "spiece.model", "tokenizer.model")
 _JSON = "tokenizer.json"
-_ABOUT = "tokenizer_config.json"
+_CONFIG_NAME = "tokenizer_config.json"
 _BYT5 = "ByT5Tokenizer"
 
 
@@ -70,7 +70,7 @@ def save_vocabulary(vocabulary: Vocabulary, out: Path) -> bool:
     vocabulary without files."""
     if isinstance(vocabulary, ByteVocabulary):
         out.mkdir()
-        (out / _ABOUT).write_text(json.dumps(_byte_tokenizer(vocabulary), indent=2) + "\n", "utf-8")
+        (out / _CONFIG_NAME).write_text(json.dumps(_byte_tokenizer(vocabulary), indent=2) + "\n", "utf-8")
         return True
     if isinstance(vocabulary, (SentencePieceVocabulary, TokenizerJsonVocabulary)):
         copy_tokenizer(vocabulary.path if vocabulary.path.is_dir() else vocabulary.path.parent, out)
@@ -97,20 +97,20 @@ def _byte_tokenizer(vocabulary: ByteVocabulary) -> dict[str, Any]:
 
 
 def _is_byt5(folder: Path) -> bool:
-    return _about(folder).get("tokenizer_class") == _BYT5
+    return _tokenizer_config(folder).get("tokenizer_class") == _BYT5
 
 
 def _extra_bytes(folder: Path) -> int:
     """Return the number of sentinels after the bytes, as `save_vocabulary` wrote them: the first one is the last id.
     The released ByT5's, which transformers adds from 259 up, were never trained."""
-    tokens = _about(folder).get("added_tokens_decoder", {})
+    tokens = _tokenizer_config(folder).get("added_tokens_decoder", {})
     first = next((int(index) for index, token in tokens.items() if token.get("content") == "<extra_id_0>"), 0)
     is_last = all(int(index) <= first for index in tokens)
     return max(0, first + 1 - ByteVocabulary().size) if is_last else 0
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / _ABOUT).read_bytes())
+        return json.loads((folder / _CONFIG_NAME).read_bytes())
     except (OSError, ValueError):
         return {}

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrainkit.dist.autocast import in_float32
-from pretrainkit.dist.devices import RandomState, from_host, kept_on, seed_generators
+from pretrainkit.dist.devices import RandomState, ensure_on, from_host, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
@@ -31,7 +31,7 @@ SeedDropout = Callable[[int], None]
 _ALONE = World()
 
 
-class _Surroundings(NamedTuple):
+class _CommonArguments(NamedTuple):
     """Arguments that `accumulate` passes on for both kinds of objective."""
 
     precision: Precision
@@ -71,24 +71,24 @@ def accumulate(
     if not microbatches:
         raise ValueError("a step needs at least one microbatch on every rank")
     scale = float(world.world_size) if averages_gradients else 1.0
-    around = _Surroundings(precision, world, gradient_sync, scale, seed_dropout or (lambda index: None))
+    common = _CommonArguments(precision, world, gradient_sync, scale, seed_dropout or (lambda index: None))
     if isinstance(objective, CoupledObjective):
-        return accumulate_coupled(objective, model, microbatches, around)
-    return accumulate_separable(objective, model, microbatches, around)
+        return accumulate_coupled(objective, model, microbatches, common)
+    return accumulate_separable(objective, model, microbatches, common)
 
 
 def accumulate_separable(
-    objective: SeparableObjective, model: nn.Module, microbatches: Sequence[Batch], around: _Surroundings
+    objective: SeparableObjective, model: nn.Module, microbatches: Sequence[Batch], common: _CommonArguments
 ) -> dict[str, LossSum]:
     """Do the same as `accumulate`. The global weights are known before the first forward pass, by a small
     all-reduce."""
-    precision, world, gradient_sync, gradient_scale, seed_dropout = around
+    precision, world, gradient_sync, gradient_scale, seed_dropout = common
     names = list(objective.scales)
     microbatches = list(microbatches)
     device = precision.device
     weights = add_up(objective.weights(batch) for batch in microbatches)
     _check_terms(names, weights)
-    weights = {name: kept_on(weight, device) for name, weight in weights.items()}
+    weights = {name: ensure_on(weight, device) for name, weight in weights.items()}
     factors = _term_factors(
         objective.scales, world.all_reduce_(torch.stack([weights[name] for name in names])), gradient_scale
     )
@@ -102,14 +102,14 @@ def accumulate_separable(
             _check_terms([*names, *objective.logged], terms)
             precision.backward(_weighted(names, terms, factors))
         parts.append({name: term.total.detach() for name, term in terms.items()})
-        logged.append({name: kept_on(terms[name].weight.detach(), device) for name in objective.logged})
+        logged.append({name: ensure_on(terms[name].weight.detach(), device) for name in objective.logged})
     totals = add_up(parts)
     weights |= add_up(logged)
     return {name: LossSum(total, weights[name]) for name, total in totals.items()}
 
 
 def accumulate_coupled(
-    objective: CoupledObjective, model: nn.Module, microbatches: Sequence[Batch], around: _Surroundings
+    objective: CoupledObjective, model: nn.Module, microbatches: Sequence[Batch], common: _CommonArguments
 ) -> dict[str, LossSum]:
     """Do the same as `accumulate` by decoupled accumulation (GradCache, Gao et al. 2021,
     https://arxiv.org/abs/2101.06983).
@@ -128,7 +128,7 @@ def accumulate_coupled(
     Layers that update statistics in the forward pass (batch norm) see replayed microbatches twice, and never the whole
     batch. With such layers the gradient is not that of the whole batch.
     """
-    precision, world, gradient_sync, gradient_scale, seed_dropout = around
+    precision, world, gradient_sync, gradient_scale, seed_dropout = common
     names = list(objective.scales)
     last = len(microbatches) - 1
     # Start with the last one, because its graph still exists.
@@ -189,7 +189,7 @@ def _differentiate(
     with torch.enable_grad():
         terms = objective.loss_from(model, dict(leaves_BD), labels_B, rows)
         _check_terms(names, terms)
-        terms = {name: LossSum(total, kept_on(w.detach(), total.device)) for name, (total, w) in terms.items()}
+        terms = {name: LossSum(total, ensure_on(w.detach(), total.device)) for name, (total, w) in terms.items()}
         weights = torch.stack([terms[name].weight for name in names])
         weights = weights.to(torch.promote_types(weights.dtype, next(iter(leaves_BD.values())).dtype))
         factors = _term_factors(objective.scales, world.all_reduce_(weights), 1.0)
@@ -248,7 +248,7 @@ def _differentiate_by_blocks(
         slope_bD, nearest_row = _pass_on(slope_bD, world), _Nearest(*(_pass_on(part, world) for part in nearest_row))
     terms = objective.block_terms(model, loss, nearest_column.index_b, nearest_row.index_b, first_row)
     _check_terms(names, terms)
-    terms = {name: LossSum(total.detach(), kept_on(w.detach(), total.device)) for name, (total, w) in terms.items()}
+    terms = {name: LossSum(total.detach(), ensure_on(w.detach(), total.device)) for name, (total, w) in terms.items()}
     weights = world.all_reduce_(torch.stack([terms[name].weight for name in names]).to(rows_bD.dtype))
     factor = _term_factors(objective.scales, weights, 1.0).sum()  # only one term has a scale
     slopes = {stays: row_slope_bD * factor, travels: slope_bD * factor}

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.training.accumulate import accumulate
-from pretrainkit.training.fake_tensor import FakeTensor, makes_new, tensors_in
+from pretrainkit.training.fake_tensor import FakeTensor, returns_new_tensors, tensors_in
 from pretrainkit.training.objective import AnyObjective, Batch
 from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import OptimizerConfig
@@ -135,7 +135,7 @@ class _Tracker(TorchDispatchMode):
         for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
             storage = _storage(tensor)
             if id(storage) not in self._known and not tensor.is_meta:
-                arguments = () if makes_new(func) else tensors_in((args, tuple(kwargs.values())))
+                arguments = () if returns_new_tensors(func) else tensors_in((args, tuple(kwargs.values())))
                 if all(storage is not _storage(other) for other in arguments):
                     self._add(storage)
         self.peak = max(self.peak, self.current)

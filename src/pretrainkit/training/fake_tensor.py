@@ -91,11 +91,11 @@ class FakeTensor(Tensor):
             if not func._schema.returns:  # fused and foreach kernels, in place; some have no shape function
                 return None
             keeps_shape = torch.Tag.pointwise in func.tags  # so only the data changes
-            written = [kwargs[name] for name in _outs(func)] or ([args[0]] if keeps_shape else [])
+            written = [kwargs[name] for name in _output_arguments(func)] or ([args[0]] if keeps_shape else [])
             if len(written) == 1 and written[0].numel():  # an empty tensor may get another shape
                 return written[0]
             return _computed(func, args, kwargs)
-        is_new = makes_new(func)
+        is_new = returns_new_tensors(func)
         # The forms of results depend only on the forms of arguments, not on their data.
         key = (func, _key(args, is_new), *((name, _key(value, is_new)) for name, value in kwargs.items()))
         forms = _RESULTS.get(key)
@@ -122,14 +122,14 @@ steps that are compared hardly differ."""
 
 
 @cache
-def makes_new(func: Any) -> bool:
+def returns_new_tensors(func: Any) -> bool:
     """True if an operator changes no argument and its results share no memory with one."""
     schema = func._schema
     return not schema.is_mutable and not any(result.alias_info for result in schema.returns)
 
 
 @cache
-def _outs(func: Any) -> tuple[str, ...]:
+def _output_arguments(func: Any) -> tuple[str, ...]:
     """Return the names of arguments that hold a tensor for a result."""
     return tuple(argument.name for argument in func._schema.arguments if argument.kwarg_only and argument.alias_info)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pretrainkit import __version__
 from pretrainkit.config.base import architecture
 from pretrainkit.data.loader import Loader
-from pretrainkit.dist.compiled import GivenUp
+from pretrainkit.dist.compiled import UncompiledFunctions
 from pretrainkit.dist.devices import from_host, reads_at_once
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
@@ -103,7 +103,7 @@ class Trainer:
         self._metrics_log: MetricsLog | None = None
         self._spikes: Spikes | None = None
         self._showing = Background[None]("samples")
-        self._given_up = GivenUp()
+        self._given_up = UncompiledFunctions()
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
@@ -389,9 +389,9 @@ class Trainer:
         if self.step == self._restored_step:
             return  # decided before the checkpoint was written
         if self.best is not None and self.step:
-            self._is_best = self.best.saw(self.step, metrics)
+            self._is_best = self.best.record(self.step, metrics)
         if self.early_stopping is not None:
-            self.early_stopping.saw(self.step, metrics)
+            self.early_stopping.record(self.step, metrics)
         if len(self._evaluated) < len(self.evaluations):
             return  # evaluations that are still to come may have the metric
         known = set().union(*self._evaluated.values())

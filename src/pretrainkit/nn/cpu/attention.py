@@ -56,7 +56,7 @@ class TiledLayout(AttentionLayout):
         object.__setattr__(self, "padded", padded)
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        if not _takes(qkv_T3HK):
+        if not _is_supported(qkv_T3HK):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         tiles = _whole_tiles(self.lengths) if window is None else _window_tiles(self.lengths, window // 2)
         return attend(None, qkv_T3HK, None, tiles, len(qkv_T3HK), dropout_rate, qkv_T3HK.shape[-1] ** -0.5)
@@ -64,7 +64,7 @@ class TiledLayout(AttentionLayout):
     def attend_from(
         self, q_WHK: Tensor, kv_T2HK: Tensor, query_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor | None:
-        if not _takes(kv_T2HK):
+        if not _is_supported(kv_T2HK):
             return None
         tiles = self._tiles_of(query_W, window)
         return attend(q_WHK, kv_T2HK, None, tiles, len(q_WHK), dropout_rate, q_WHK.shape[-1] ** -0.5)
@@ -85,7 +85,7 @@ class TiledLayout(AttentionLayout):
         return tiles
 
 
-def _takes(x: Tensor) -> bool:
+def _is_supported(x: Tensor) -> bool:
     return x.dtype in (torch.float32, torch.bfloat16) and not torch.compiler.is_compiling()
 
 
@@ -105,7 +105,9 @@ def _window_tiles(lengths: tuple[int, ...], reach: int) -> list[Tile]:
             key_first, key_last = max(0, first - reach), min(length, last + reach)
             # The two corners of the tile: its first query with its last key, and its last query with its first key.
             is_all_near = max(key_last - 1 - first, last - 1 - key_first) <= reach
-            hidden = None if is_all_near else _far(last - first, key_last - key_first, first - key_first, reach)
+            hidden = (
+                None if is_all_near else _beyond_reach(last - first, key_last - key_first, first - key_first, reach)
+            )
             queries, keys = slice(start + first, start + last), slice(start + key_first, start + key_last)
             tiles.append(Tile(queries, keys, hidden, has_own_keys=False))
         start += length
@@ -113,7 +115,7 @@ def _window_tiles(lengths: tuple[int, ...], reach: int) -> list[Tile]:
 
 
 @lru_cache(maxsize=256)
-def _far(num_queries: int, num_keys: int, offset: int, reach: int) -> Tensor:
+def _beyond_reach(num_queries: int, num_keys: int, offset: int, reach: int) -> Tensor:
     """bool (Q, P): True where query `offset + i` is more than `reach` away from key j."""
     return (torch.arange(num_queries)[:, None] + offset - torch.arange(num_keys)).abs() > reach
 

@@ -15,7 +15,7 @@ from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import on_cpu
 from pretrainkit.errors import InputError
-from pretrainkit.eval.evaluator import dealt, evaluation_mode
+from pretrainkit.eval.evaluator import batches_of_rank, evaluation_mode
 from pretrainkit.eval.inference import Inference, InferenceRequest
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.glue.by_kind import build_objective
@@ -50,7 +50,7 @@ def answers_of(
     index_N = source.examples.examples_of(rows_R)
     records = records_of(source, index_N)
     order_N = np.argsort(source.lengths(records), kind="stable")
-    numbers, num_counted = dealt(-(-len(index_N) // batch_size), world)
+    numbers, num_counted = batches_of_rank(-(-len(index_N) // batch_size), world)
     mine: list[tuple[list[int], list[Prediction]]] = []
     with evaluation_mode(model), torch.no_grad():
         for turn, number in enumerate(numbers):

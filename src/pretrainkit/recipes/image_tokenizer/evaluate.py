@@ -16,7 +16,7 @@ from torch import nn
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World
-from pretrainkit.eval.evaluator import dealt, evaluate, evaluation_mode
+from pretrainkit.eval.evaluator import batches_of_rank, evaluate, evaluation_mode
 from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.image_tokenizer.codec import as_pictures, values_of
@@ -61,7 +61,7 @@ def build_evaluator(config: ImageTokenizerRun, world: World, precision: Precisio
     ids)."""
     source = open_source(config, "valid")
     num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
-    numbers, num_counted = dealt(-(-num_examples // size), world)
+    numbers, num_counted = batches_of_rank(-(-num_examples // size), world)
 
     def held_out(model: nn.Module) -> dict[str, float]:
         objective, batches = _Counting(config, num_counted), _batches(source, num_examples, size, numbers)

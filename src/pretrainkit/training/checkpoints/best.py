@@ -25,7 +25,7 @@ class BestSteps:
         """Steps of the best values, best first."""
         return tuple(self._values)
 
-    def saw(self, step: int, metrics: Mapping[str, float]) -> bool:
+    def record(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Record an evaluation. Returns True if it is among the best so far; of equal values the earlier one is
         better."""
         value = metrics.get(self.config.metric)
@@ -60,7 +60,7 @@ class EarlyStopping:
         """True if the run should end."""
         return self._num_worse >= self.config.patience
 
-    def saw(self, step: int, metrics: Mapping[str, float]) -> None:
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record an evaluation."""
         value, best, config = metrics.get(self.config.metric), self._best, self.config
         if value is None:

@@ -101,7 +101,7 @@ class Adafactor(GroupOptimizer):
 
     def _update_alike(self, batches: Batches, share: Tensor, group: dict[str, Any]) -> None:
         """Update parameters at the same step; `share` is the weight of the new square in their second moment."""
-        config, params, updates = self.config, batches.params, batches.wholes()
+        config, params, updates = self.config, batches.params, batches.views()
         weights = local_tensors(params)
         self._directions(batches, share)
         update_rms, weight_rms = batches.norms(updates, weights) / batches.root_sizes()
@@ -135,7 +135,7 @@ class Adafactor(GroupOptimizer):
 
     def _directions(self, batches: Batches, share: Tensor) -> None:
         """Fill the batches with each gradient divided by the root of its updated second moment."""
-        torch._foreach_copy_(batches.wholes(), local_gradients(batches.params))
+        torch._foreach_copy_(batches.views(), local_gradients(batches.params))
         torch._foreach_mul_(batches.buffers, batches.buffers)
         torch._foreach_add_(batches.buffers, self.config.epsilon1)
         matrices, plain, second = self._divided(batches)
@@ -152,14 +152,14 @@ class Adafactor(GroupOptimizer):
         for stack, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
             rows_NL = rows_NR[:, stack.offset : stack.offset + stack.values_NLC.shape[1]]
             torch.mul(rows_NL[:, :, None], columns_NC[:, None], out=stack.values_NLC)
-        torch._foreach_mul_(batches.wholes(), local_gradients(batches.params))
+        torch._foreach_mul_(batches.views(), local_gradients(batches.params))
 
     def _divided(self, batches: Batches) -> tuple[list[_Matrices], list[Tensor], list[Tensor]]:
         """Return the matrices with a factored second moment, and the values and second moments of all other tensors."""
         matrices: list[_Matrices] = []
         plain: list[Tensor] = []
         second: list[Tensor] = []
-        views = iter(batches.wholes())
+        views = iter(batches.views())
         for buffer, length, members in zip(batches.buffers, batches.row_lengths, batches.members, strict=True):
             first_row, row_means = 0, None
             for (shape, *_), group in groupby(members, self._layout):

@@ -120,7 +120,7 @@ class Batches:
         num_parts = self.stacked.get(param, 1)
         return param.ndim, len(param) // num_parts if param.ndim else 1, num_parts
 
-    def wholes(self) -> list[Tensor]:
+    def views(self) -> list[Tensor]:
         """Return one view for each of `params`, with the shape of its shard."""
         views: list[Tensor] = []
         for buffer, length, members in zip(self.buffers, self.row_lengths, self.members, strict=True):

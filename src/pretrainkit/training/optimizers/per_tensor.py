@@ -65,7 +65,7 @@ class Lars(GroupOptimizer):
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         batches = self._batches(params)
-        params, added = batches.params, batches.wholes()
+        params, added = batches.params, batches.views()
         grads, weights = local_gradients(params), local_tensors(params)
         weight_norms, grad_norms = batches.norms(weights, grads)
         denominators = grad_norms + group["weight_decay"] * weight_norms + _LARS_EPSILON
@@ -87,7 +87,7 @@ class _Adam(GroupOptimizer):
         """Update the moments and return m_hat / (sqrt(v_hat) + eps) of each parameter. It is computed as AdamW's update
         of zeros with a learning rate of -1."""
         batches = self._batches(params)
-        updates = batches.wholes()
+        updates = batches.views()
         torch._foreach_zero_(updates)
         self._adam(updates, batches.params, step, group, lr=-1.0)
         return batches
@@ -103,7 +103,7 @@ class Lamb(_Adam):
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for step, members in self._counted(params):
             batches = self._directions(members, step, group)
-            weights, updates = local_tensors(batches.params), batches.wholes()
+            weights, updates = local_tensors(batches.params), batches.views()
             if group["weight_decay"]:
                 torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
             weight_norms, update_norms = batches.norms(weights, updates)
@@ -123,7 +123,7 @@ class ScaledAdamW(_Adam):
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for step, members in self._counted(params):
             batches = self._directions(members, step, group)
-            weights, updates = local_tensors(batches.params), batches.wholes()
+            weights, updates = local_tensors(batches.params), batches.views()
             rms = batches.norms(weights)[0] / batches.root_sizes()
             decay = group["lr"] * group["weight_decay"]
             # The decay is of the parameter after the step: (p - u) * (1 - decay) = p - u * (1 - decay) - decay * p.
