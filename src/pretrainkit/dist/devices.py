@@ -72,7 +72,7 @@ def rank_memory(device: torch.device, local_ranks: int) -> int | None:
 
 def memory_in_use(device: torch.device) -> tuple[int, int] | None:
     """Return the bytes that this process uses on its device now and at its peak; on a CPU those of its RAM. None if
-    the system does not tell."""
+    the system does not report them."""
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device), torch.cuda.max_memory_reserved(device)
     if device.type != "cpu":
@@ -87,15 +87,15 @@ def memory_in_use(device: torch.device) -> tuple[int, int] | None:
 
 
 class Utilization:
-    """How busy a device is: a GPU as its driver reports it, and a CPU with the work of this process."""
+    """Utilization of a device: of a GPU as reported by its driver; of a CPU by this process only."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._began, self._process_began = time.perf_counter(), time.process_time()
 
     def read(self) -> float | None:
-        """Return the share of the time since the last call that all cores were busy, or in which a GPU was busy during
-        the last moment. None if the driver does not report it, or for other devices."""
+        """Return a share from 0 to 1: of the time of all cores since the last call; for a GPU, of its most recent
+        sample period. None if the driver does not report it, or for other devices."""
         if self._device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._device) / 100

@@ -1,4 +1,4 @@
-"""What explains a loss spike: figures of each block of the model, the memory in use, and the spikes themselves.
+"""Values that help to explain a loss spike: figures of each block, the memory in use, and the spikes themselves.
 
 Figures of blocks are computed at logged steps and only with `log.diagnostics`, as they need a copy of the weights.
 """
@@ -17,7 +17,7 @@ from pretrainkit.training.optimizers.parameters import local_tensors, tensor_nor
 
 _WINDOW = 50
 _MIN_VALUES = 20
-"""Logged losses before the first spike can be told from the noise."""
+"""Number of logged losses needed before a spike can be distinguished from noise."""
 _TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, divided by its median absolute deviation."""
 
@@ -25,7 +25,7 @@ _TO_DEVIATION = 1.4826
 class Diagnostics:
     """Gradient norm, update-to-weight ratio and largest activation of each block; for the rest of the model, the norms.
 
-    In a step that is logged, `before_update` comes between gradients and update, and `after_update` after it. Each is a
+    In a step that is logged, call `before_update` between gradients and update, and `after_update` after it. Each is a
     collective where the model is sharded. Nothing waits for the device until `metrics`.
     """
 
@@ -65,7 +65,8 @@ class Diagnostics:
 
     def metrics(self) -> dict[str, float]:
         """Return the figures of the last logged step: grad_norm/BLOCK, update_ratio/BLOCK, and activation_max/BLOCK,
-        the largest absolute value that a block gave on this rank since the step logged before. Waits for the device."""
+        the largest absolute value in a block's output on this rank since the previous logged step. Waits for the
+        device."""
         if not self._values:
             return {}
         values = torch.stack([value.float() for value in self._values.values()]).tolist()
@@ -92,15 +93,15 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the norm over all tensors, a scalar; of sharded ones over the shards of all ranks."""
+    """Return the norm over all tensors, a scalar. For sharded tensors it includes the shards of all ranks."""
     return torch.linalg.vector_norm(tensor_norms(local_tensors(tensors), tensors))
 
 
 class Spikes:
-    """Tells spikes of a loss from its noise, by the median and the spread of the losses that were logged before."""
+    """Detects spikes of a loss by the median and the spread of earlier logged losses."""
 
     def __init__(self, deviations: float, earlier: Iterable[float | None] = ()) -> None:
-        """`earlier` losses of the run are known; `deviations` of 0 finds no spike."""
+        """`earlier` are the losses that the run has logged already; with `deviations` 0 there are no spikes."""
         self._deviations = deviations
         self._losses = deque((loss for loss in earlier if loss is not None), maxlen=_WINDOW)
 

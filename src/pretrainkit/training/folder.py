@@ -238,7 +238,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def processor_name() -> str:
-    """Return the model of this machine's processor, or its architecture if the system does not tell."""
+    """Return the model of this machine's processor, or its architecture if the system does not report it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

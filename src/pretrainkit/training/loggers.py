@@ -26,7 +26,7 @@ Picture = NDArray[np.uint8]
 
 
 class LoggedRun(NamedTuple):
-    """What a logger knows of its run."""
+    """Information about a run for its loggers."""
 
     folder: Path
     project: str
@@ -46,7 +46,7 @@ class Logger(Protocol):
         """Show texts and pictures of samples by name. `step` may be smaller than that of the last values."""
 
     def close(self) -> None:
-        """Write everything that is left."""
+        """Write all remaining values and close."""
 
 
 class TensorBoard:

@@ -45,7 +45,7 @@ class MetricsLog:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Return all lines that are in the file, each with its step."""
+        """Return all lines of the file, each with its step."""
         return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
 
     @property
