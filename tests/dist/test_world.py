@@ -14,6 +14,7 @@ from pretrainkit.dist import parallelize as parallelize_module
 from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.running.doctor import compiling
 from pretrainkit.training.run import ParallelConfig
 from support.remedies import followed
 
@@ -120,6 +121,7 @@ def test_a_gpu_compiles_long_runs_and_says_what_it_lacks(
 ) -> None:
     monkeypatch.setattr(parallelize_module.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(parallelize_module.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(parallelize_module, "find_spec", lambda name: name)
     gpu = World(device=torch.device("cuda"))
     (tmp_path / "Python.h").touch()
     cases = [("auto", 999, False), ("auto", 1000, True), ("on", 1, True), ("off", 5000, False)]
@@ -130,6 +132,24 @@ def test_a_gpu_compiles_long_runs_and_says_what_it_lacks(
     assert not parallelize_module._should_compile(ParallelConfig(), gpu, 1000)
     assert "Python.h" in caplog.text
     assert "install python3-dev" in caplog.text
+
+
+def test_the_doctor_looks_for_what_compiling_for_a_gpu_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools: dict[str, str] = {}
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(parallelize_module.shutil, "which", tools.get)
+    monkeypatch.setattr(parallelize_module, "find_spec", tools.get)
+    monkeypatch.setattr(parallelize_module.sysconfig, "get_path", lambda name: str(tmp_path))
+    fixes = []
+    for name in ("gcc", "triton", "python3-dev", ""):
+        found = compiling("cuda")
+        fixes.append(found.fix)
+        assert found.state == ("limited" if name else "good")
+        tools[name] = name
+        if name == "python3-dev":
+            assert "Python.h" in found.text
+            (tmp_path / "Python.h").touch()
+    assert fixes == ["apt install gcc g++", "pip install triton", "apt install python3-dev", ""]
 
 
 def test_recomputed_blocks_are_compiled_and_their_copies_are_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

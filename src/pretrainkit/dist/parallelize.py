@@ -18,6 +18,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
@@ -227,31 +228,32 @@ class _Recomputed:
 
 
 def _should_compile(config: ParallelConfig, world: World, num_updates: int) -> bool:
-    """True if blocks should be compiled. Also checks for the compiler that inductor and Triton need in the first
-    step."""
-    is_gpu = world.device.type == "cuda"
-    if config.compile == "off" or (config.compile == "auto" and (not is_gpu or num_updates < _LEAST_UPDATES)):
+    """True if blocks should be compiled. Also checks for what the compiler needs in the first step."""
+    kind = world.device.type
+    if config.compile == "off" or (config.compile == "auto" and (kind != "cuda" or num_updates < _LEAST_UPDATES)):
         return False
-    named = os.environ.get("CC" if is_gpu else "CXX")
-    candidates = [named] if named else (["gcc", "clang", "cc"] if is_gpu else ["g++", "clang++", "c++"])
-    requirement, packages = f"a C compiler (searched {', '.join(candidates)})", "gcc and g++"
-    if any(shutil.which(candidate) for candidate in candidates):
-        if not is_gpu or has_python_headers():
-            return True
-        requirement, packages = "Python's headers (Python.h), which Triton builds against", "python3-dev"
-    if world.is_main:
+    missing = missing_for_compiling(kind)
+    if missing and world.is_main:
         _log.warning(
             "torch.compile needs %s, which is missing: running uncompiled, which is slower\n"
-            "  install %s, or set parallel.compile=off to disable this warning",
-            requirement,
-            packages,
+            "  fix: %s, or set parallel.compile=off to disable this warning",
+            *missing,
         )
-    return False
+    return missing is None
 
 
-def has_python_headers() -> bool:
-    """True if C code for this Python can be compiled, as Triton does for each kernel."""
-    return Path(sysconfig.get_path("include"), "Python.h").is_file()
+def missing_for_compiling(device_type: str) -> tuple[str, str] | None:
+    """Return what `torch.compile` needs for devices of a type and does not find, and the command that installs it."""
+    is_gpu = device_type == "cuda"
+    named = os.environ.get("CC" if is_gpu else "CXX")
+    candidates = [named] if named else (["gcc", "clang", "cc"] if is_gpu else ["g++", "clang++", "c++"])
+    if not any(shutil.which(candidate) for candidate in candidates):
+        return f"a C compiler (searched {', '.join(candidates)})", "apt install gcc g++"
+    if is_gpu and find_spec("triton") is None:
+        return "the package triton", "pip install triton"
+    if is_gpu and not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "Python's headers (Python.h), which Triton builds against", "apt install python3-dev"
+    return None
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -110,7 +110,6 @@ def _torch() -> Iterator[Finding]:
     import torch
 
     from pretrainkit.dist.devices import attention_back_ends, collective_back_ends, devices
-    from pretrainkit.dist.parallelize import has_python_headers
     from pretrainkit.training.precision import has_fast_bfloat16
 
     accelerators = devices()
@@ -128,14 +127,7 @@ def _torch() -> Iterator[Finding]:
     fast = has_fast_bfloat16(torch.device(kind))
     text = "in hardware" if fast else "not in hardware: precision.compute=auto chooses float32"
     yield Finding("bfloat16", "good" if fast else "limited", text)
-    compiler = next((name for name in ("gcc", "clang", "cc") if shutil.which(name)), None)
-    if compiler and (kind != "cuda" or (find_spec("triton") and has_python_headers())):
-        yield Finding("torch.compile", "good", compiler)
-    else:
-        fix = "apt install gcc g++" if compiler is None else "pip install triton"
-        if compiler and find_spec("triton"):  # triton builds a small C file for each kernel
-            fix = "Python.h is missing: apt install python3-dev"
-        yield Finding("torch.compile", "limited", "models run uncompiled, which is slower on GPUs", fix)
+    yield compiling(kind)
     kernels = ", ".join(attention_back_ends(kind))
     yield Finding("attention", "good" if kernels else "limited", kernels or f"no fused kernels are known for {kind}")
     collectives = collective_back_ends()
@@ -144,6 +136,17 @@ def _torch() -> Iterator[Finding]:
     else:
         fix = "NCCL is missing: install torch for CUDA" if kind == "cuda" and "nccl" not in collectives else ""
         yield Finding("collectives", "limited" if fix else "good", ", ".join(collectives), fix)
+
+
+def compiling(device_type: str) -> Finding:
+    """Return whether `torch.compile` has all it needs for devices of a type."""
+    from pretrainkit.dist.parallelize import missing_for_compiling
+
+    if missing := missing_for_compiling(device_type):
+        requirement, command = missing
+        text = f"models run uncompiled, which is slower on GPUs: {requirement} is missing"
+        return Finding("torch.compile", "limited", text, command)
+    return Finding("torch.compile", "good", "finds its compiler")
 
 
 def helpers_built() -> list[str]:
