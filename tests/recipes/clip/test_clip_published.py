@@ -224,9 +224,42 @@ def test_a_file_alone_needs_a_config_that_says_its_heads(tmp_path):
     torch.save(LikeOpenAI().state_dict(), path)
     with pytest.raises(InputError, match="does not state the heads"):
         import_model(path, None, tmp_path / "ours", format="openclip")
-    torch.save({"visual.layer1.0.conv1.weight": torch.zeros(1)}, path)
-    with pytest.raises(CheckpointError, match="ResNet"):
+    torch.save({"visual.conv1.weight": torch.zeros(3, 3, 3, 3)}, path)
+    with pytest.raises(CheckpointError, match="no vision transformer with a class token, no ResNet of OpenAI"):
         import_model(path, None, tmp_path / "ours", format="openai")
+    torch.save({"visual.conv1.weight": torch.zeros(8, 3, 3, 3), "visual.layer1.0.conv1.weight": torch.ones(1)}, path)
+    with pytest.raises(CheckpointError, match=r"a ResNet of 8 channels and \(1, 0, 0, 0\) blocks"):
+        import_model(path, None, tmp_path / "ours", format="openai")
+
+
+@pytest.mark.parametrize("is_openai", [True, False])
+def test_resnets_of_openai_are_encoders_of_timm(is_openai, tokenizer, tmp_path):
+    open_clip = pytest.importorskip("open_clip")
+    width = 128 if is_openai else 64
+    config = model_cfg({}, {"heads": width // 64, "width": width}, quick_gelu=is_openai)
+    config["vision_cfg"] = {"layers": [3, 4, 6, 3], "width": 64, "patch_size": None, "image_size": 224}
+    theirs = random_open_clip(open_clip, dict(config))
+    with torch.no_grad():
+        for name, buffer in theirs.visual.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.normal_(std=0.1)
+            if name.endswith("running_var"):
+                buffer.uniform_(0.5, 2)
+        theirs.visual.attnpool.c_proj.bias.normal_()
+    if is_openai:
+        path = tmp_path / "RN50.pt"
+        torch.save(theirs.state_dict(), path)
+        import_model(path, None, tmp_path / "ours", format="openai")
+    else:
+        folder = save(tmp_path / "theirs", theirs, config)
+        import_model(folder, None, tmp_path / "ours", format="openclip", tokenizer=tokenizer)
+    opened = open_model(tmp_path / "ours")
+    assert opened.config.model.image.name == "resnet50_clip"
+    assert_same(opened.model, theirs, size=224)
+    if not is_openai:
+        export(tmp_path / "ours", "openclip", tmp_path / "back")
+        again, *_ = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'back'}")
+        assert_same(opened.model, again.eval(), size=224, end=CaptionTokenizer(tokenizer).suffix[-1])
 
 
 @pytest.mark.parametrize(

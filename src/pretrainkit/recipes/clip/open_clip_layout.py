@@ -25,6 +25,7 @@ from pretrainkit.recipes.clip.convert import imported_run, tokenizer_of_export, 
 from pretrainkit.recipes.clip.dual_layout import with_prefix, without_prefix
 from pretrainkit.recipes.clip.foreign_towers import TimmTower
 from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.recipes.clip.openai_resnets import FIRST, read_resnet
 from pretrainkit.recipes.exchange import ImportedModel
 
 State = Mapping[str, Tensor]
@@ -164,10 +165,13 @@ def _image(
     if any(name.startswith(_TRUNK) for name in tensors):
         state = with_prefix("image.encoder.", without_prefix(_TRUNK, tensors))
         return (config.model.image if config is not None and not given else _timm(settings)), state
+    if FIRST in tensors:
+        tower, state, _ = read_resnet(tensors)
+        return tower, state
     if _PATCH not in tensors or "visual.class_embedding" not in tensors:
         raise CheckpointError(
-            "the image tower is neither a vision transformer with a class token nor a model of timm; OpenAI's ResNets "
-            "are not supported\n  import another model of the same release, such as ViT-B-32"
+            "the image tower is no vision transformer with a class token, no ResNet of OpenAI and no model of timm\n"
+            "  import another model of the same release, such as ViT-B-32"
         )
     num_layers, names = _names("image", "visual.", tensors)
     state = {ours: tensors[theirs] for ours, theirs in names.items()}
@@ -249,7 +253,10 @@ def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
             )
         state = {f"{text}.{kind}": tensors[f"{_TEXT_PROJECTION}.{kind}"] for kind in ("weight", "bias")}
         return ProjectionConfig(kind="text_only", dim=len(state[f"{text}.weight"])), state
-    projected = tensors[_TIMM_PROJECTION] if _TIMM_PROJECTION in tensors else tensors[_IMAGE_PROJECTION].T
+    if FIRST in tensors:
+        _, _, projected = read_resnet(tensors)
+    else:
+        projected = tensors[_TIMM_PROJECTION] if _TIMM_PROJECTION in tensors else tensors[_IMAGE_PROJECTION].T
     state = {image: projected.contiguous(), f"{text}.weight": tensors[_TEXT_PROJECTION].T.contiguous()}
     return ProjectionConfig(dim=len(projected)), state
 

@@ -1,0 +1,79 @@
+"""OpenAI's ResNets (RN50, RN101, RN50x4, RN50x16, RN50x64), as files of OpenAI and open_clip store them, read as image
+encoders of timm, which computes the same.
+
+Dimensions: E width of the embeddings, H width of the last feature map.
+Source: Radford et al. 2021, https://arxiv.org/abs/2103.00020, section 2.4.
+"""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.recipes.clip.config import TimmConfig
+
+FIRST = "visual.layer1.0.conv1.weight"
+"""A tensor that all of them have."""
+_MODELS = {
+    (32, (3, 4, 6, 3)): "resnet50_clip",
+    (32, (3, 4, 23, 3)): "resnet101_clip",
+    (40, (4, 6, 10, 6)): "resnet50x4_clip",
+    (48, (6, 8, 18, 8)): "resnet50x16_clip",
+    (64, (3, 15, 36, 10)): "resnet50x64_clip",
+}
+"""Channels of the first convolution and blocks of each stage to timm's names."""
+_STRIDE = 32
+_NAMES = (
+    (r"^(conv|bn)([123])\.", lambda match: f"stem.conv{match[2]}.{match[1]}."),
+    (r"^layer(\d)\.", lambda match: f"stages.{int(match[1]) - 1}."),
+    (r"^(stages\.\d+\.\d+)\.(conv|bn)([13])\.", lambda match: f"{match[1]}.conv{match[3]}_1x1.{match[2]}."),
+    (r"^(stages\.\d+\.\d+)\.(conv|bn)2\.", lambda match: f"{match[1]}.conv2_kxk.{match[2]}."),
+    (r"\.downsample\.0\.", lambda _: ".shortcut.conv.conv."),
+    (r"\.downsample\.1\.", lambda _: ".shortcut.conv.bn."),
+    (r"^attnpool\.([qkv])_proj\.", lambda match: f"head.{match[1]}."),
+    (r"^attnpool\.positional_embedding$", lambda _: "head.pos_embed"),
+)
+"""Their names to timm's, one after another."""
+
+
+def read_resnet(tensors: Mapping[str, Tensor]) -> tuple[TimmConfig, dict[str, Tensor], Tensor]:
+    """Return the image tower, its tensors under our names, and the projection (E, H).
+
+    Their projection has a bias, ours has none. The bias becomes a part of the bias of the values: what attention mixes
+    with weights that sum to 1 is changed by a constant, which the projection maps to the bias.
+
+    Args:
+        tensors: Of the whole model.
+
+    Raises:
+        CheckpointError: It is none of the published ResNets.
+    """
+    visual = {name.removeprefix("visual."): tensor for name, tensor in tensors.items() if name.startswith("visual.")}
+    found = [re.match(r"layer(\d)\.(\d+)\.", name) for name in visual]
+    blocks = {(int(match[1]), int(match[2])) for match in found if match}
+    sizes = len(visual["conv1.weight"]), tuple(sum(stage == number for stage, _ in blocks) for number in range(1, 5))
+    if sizes not in _MODELS:
+        raise CheckpointError(
+            f"the image tower is a ResNet of {sizes[0]} channels and {sizes[1]} blocks, which timm does not have\n"
+            f"  supported: {', '.join(_MODELS.values())}"
+        )
+    weight_EH, bias_E = visual.pop("attnpool.c_proj.weight"), visual.pop("attnpool.c_proj.bias")
+    values = "attnpool.v_proj.bias"
+    # The shortest of all solutions, in float64, because their difference shall not be seen in float32.
+    added_H = torch.linalg.lstsq(weight_EH.double(), bias_E.double()[:, None], driver="gelsd").solution[:, 0]
+    visual[values] = (visual[values].double() + added_H).float()
+    state = {f"image.encoder.{_timm_name(name)}": tensor for name, tensor in visual.items()}
+    state = {name: tensor.long() if name.endswith("batches_tracked") else tensor for name, tensor in state.items()}
+    side = round((len(visual["attnpool.positional_embedding"]) - 1) ** 0.5)
+    tower = TimmConfig(
+        name=_MODELS[sizes], pretrained=False, image_size=side * _STRIDE, options={"global_pool": "token"}
+    )
+    return tower, state, weight_EH
+
+
+def _timm_name(name: str) -> str:
+    for pattern, replace in _NAMES:
+        name = re.sub(pattern, replace, name)
+    return name
