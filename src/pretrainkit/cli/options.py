@@ -22,7 +22,7 @@ Origin = Annotated[
     Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run folder, a checkpoint in it, or an export.")
 ]
 Lengths = Annotated[
-    str | None, Option(help="Most tokens of each feature, such as inputs=512,targets=114. Default: no limit.")
+    str | None, Option(help="Maximum number of tokens per feature, such as inputs=512,targets=114. Default: no limit.")
 ]
 Private = Annotated[bool, Option("--private/--public", help="Make a new repository private or public.")]
 Branch = Annotated[str | None, Option(help="Branch to upload to. It is created if it does not exist.")]

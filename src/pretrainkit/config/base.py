@@ -1,4 +1,5 @@
-"""The base of every config class: frozen, keyword-only, unknown keys refused, every field documented."""
+"""The base of every config class: It is frozen and keyword-only, rejects unknown keys, and every field is
+documented."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ class Conflict(str):
     settings: tuple[str, ...]
     """Dotted paths of all settings that are involved."""
     remedies: tuple[tuple[str, Any], ...]
-    """(Dotted path, value as in JSON or DEFAULT); each alone solves the problem, and the first is preferred."""
+    """(Dotted path, value as in JSON or DEFAULT); each solves the problem separately, and the first is preferred."""
 
     def __new__(cls, message: str, remedies: Iterable[tuple[str, Any]], *others: str) -> "Conflict":
         """Create a conflict; `others` are further settings involved in it, which are never changed."""
@@ -120,7 +121,7 @@ def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
 
 @cache
 def marked(config_class: type[Config], kind: type[Any]) -> list[tuple[str, FieldInfo, Any]]:
-    """List (name, field, its mark of type `kind` or None) for every field."""
+    """Return (name, field, mark of type `kind` or None) for every field."""
     return [
         (name, info, next((mark for mark in info.metadata if isinstance(mark, kind)), None))
         for name, info in config_class.model_fields.items()

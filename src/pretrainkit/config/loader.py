@@ -252,11 +252,11 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 
 ABSENT = "–"
-"""In place of a value: the config has no such setting."""
+"""Marks a setting that a config does not have."""
 
 
 def difference(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the dotted path of each setting that differs to its value in each config, `ABSENT` where there is none."""
+    """Map the dotted path of each setting that differs to its values in the configs, `ABSENT` if a config has none."""
     leaves = [flatten(dict(config)) for config in configs]
     paths = dict.fromkeys(path for own in leaves for path in own)
     values = {path: [own.get(path, ABSENT) for own in leaves] for path in paths}

@@ -13,12 +13,12 @@ from pretrainkit.training.run import RunConfig
 
 
 class _Use(NamedTuple):
-    """How transformers loads a class of models."""
+    """Code that loads and calls a class of models of transformers."""
 
     model: str
     reader: str
     task: str | None
-    """The hub's name of the task."""
+    """Name of the task on the hub."""
 
 
 _USES = {
@@ -33,7 +33,7 @@ _USES = {
     "SiglipModel": _Use("SiglipModel", "AutoProcessor", "zero-shot-image-classification"),
     "ViTMAEForPreTraining": _Use("AutoModelForPreTraining", "AutoImageProcessor", None),
 }
-"""End of the name of a class of transformers to its use; the longest that fits counts."""
+"""Maps suffixes of class names of transformers to the use of the class. The longest matching suffix counts."""
 _TEXT = 'inputs = reader("Some text.", return_tensors="pt")\noutputs = model(**inputs)'
 _CALLS = {
     "AutoModelForSeq2SeqLM": 'inputs = reader("Some text.", return_tensors="pt")\n'
@@ -55,9 +55,9 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
     """Write the card of the export in `folder`.
 
     Args:
-        run: The run folder, which has the numbers; None for a model that came from elsewhere.
+        run: The run folder, which has the numbers; None for an imported model.
         name: Name of the model on the hub, or of its folder.
-        license: Identifier of the licence, as the hub has it (`apache-2.0`); None leaves it to the author.
+        license: Identifier of the licence on the hub, such as `apache-2.0`; None leaves it to the author.
     """
     path = folder / "config.json"
     classes = json.loads(path.read_bytes()).get("architectures") if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Kind of a head and names of its classes in a `config.json` of transformers. Torch-free."""
+"""Kind of a head and names of its classes in a `config.json` of transformers. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -12,11 +12,11 @@ HEADS: dict[Reads, str] = {
     "words": "ForTokenClassification",
     "spans": "ForQuestionAnswering",
 }
-"""End of the name of a transformers class, in every model family, by what its head reads."""
+"""Suffixes of class names of transformers, in every model family, by the input of the head."""
 
 
 def read_by_head(values: Mapping[str, Any]) -> Reads | None:
-    """Return what the head of the model in a config.json reads, or None if the model has none of these heads."""
+    """Return the input of the head of the model in a config.json, or None if the model has another head or none."""
     names = values.get("architectures") or ()
     return next((reads for reads, end in HEADS.items() if any(name.endswith(end) for name in names)), None)
 

@@ -1,5 +1,5 @@
 """Tokenizers beside models of transformers: find them, convert them to `tokenizer.json`, and compare ids with those of
-`AutoTokenizer`. Torch-free; transformers is imported only when needed.
+`AutoTokenizer`. Imports no torch; transformers is imported only when needed.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ def _auto_tokenizer(folder: Path) -> Any:
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
     has_type = "tokenizer_class" in _json(folder / CONFIG_JSON) or "model_type" in _json(folder / "config.json")
-    is_bert = not has_type and (folder / "vocab.txt").is_file()  # BERT was published as a list of pieces alone
+    is_bert = not has_type and (folder / "vocab.txt").is_file()  # BERT was published with only a list of pieces
     try:
         transformers = import_transformers()
         kind = transformers.BertTokenizerFast if is_bert else transformers.AutoTokenizer

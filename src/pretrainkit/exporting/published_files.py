@@ -1,7 +1,7 @@
 """Files of published models: weights as safetensors, with the config in the header or in a file beside them, or a
 training checkpoint.
 
-Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`.
+Source: the hub's format of `apple/ml-4m`.
 """
 
 import json
@@ -140,7 +140,7 @@ _STORAGES = {
 
 
 def is_torchscript(file: Path) -> bool:
-    """Return whether a file is a program written by `torch.jit.save`, as OpenAI's CLIP is published."""
+    """Return True if a file is a program of `torch.jit.save`, the format of OpenAI's CLIP."""
     if not is_zipfile(file):
         return False
     with ZipFile(file) as archive:
@@ -164,7 +164,7 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
 
 
 class _Module:
-    """In place of a class of the program; its attributes are the parameters and submodules."""
+    """Replaces a class of the program. Its attributes are the parameters and submodules."""
 
 
 class _TorchScriptReader(pickle.Unpickler):

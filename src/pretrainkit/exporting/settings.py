@@ -1,6 +1,6 @@
 """`pretrainkit.json`: settings beside the weights of an export, to evaluate and train the model further like its run.
 
-The file holds the resolved config of the run without data and without paths of its machine. Torch-free.
+The file holds the resolved config of the run without data and without paths of its machine. Imports no torch.
 """
 
 import hashlib

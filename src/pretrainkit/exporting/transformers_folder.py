@@ -1,4 +1,5 @@
-"""Model folders of transformers: `config.json` and `model.safetensors`, with our tensors under their names there."""
+"""Model folders of transformers: `config.json` and `model.safetensors`, with our tensors by their names in
+transformers."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +17,10 @@ from pretrainkit.exporting.safetensors import write_tensors
 T = TypeVar("T")
 A = TypeVar("A", bound=str)
 Same = Mapping[str, str]
-"""Our name of a tensor to its name in transformers."""
+"""Maps our names of tensors to their names in transformers."""
 Split = Mapping[str, tuple[str, ...]]
-"""Our name of a tensor to the transformers names of its parts, which have equally many rows and are stacked."""
+"""Maps our names of tensors to the names of their parts in transformers, which have the same number of rows and are
+stacked."""
 
 
 def read_config(

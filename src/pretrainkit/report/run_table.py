@@ -1,4 +1,4 @@
-"""The runs below a folder as a table: state, progress, metrics, time and size. Torch-free."""
+"""The runs below a folder as a table: state, progress, metrics, time and size. Imports no torch."""
 
 import fnmatch
 import math

@@ -1,8 +1,8 @@
-"""Free memory, memory usage of runs, and whether another run fits. Torch-free.
+"""Free memory, memory usage of runs, and whether another run fits. Imports no torch.
 
 Numbers come from Linux and from NVIDIA's driver; on other systems they are None. The usage of a run is estimated from
-earlier runs: the first run is alone until it ends, or for a while. Then another run may start if all runs would still
-fit with the largest usage so far.
+earlier runs: no other run starts until the first run has ended, or a fixed time has passed. Then another run may start
+if all runs would still fit with the largest usage so far.
 """
 
 import os
@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 _KIB, _MIB, _GB = 1 << 10, 1 << 20, 1e9
 ALONE_SECONDS = 120.0
-"""Time that the first run is alone: enough to read the data, train and evaluate unless the data is large. Usage
-measured later still counts for runs that start later."""
+"""Time until other runs may start beside the first: enough to read the data, train and evaluate unless the data is
+large. Usage measured later still counts for runs that start later."""
 _SPARE = 1.1
-"""A run may use this many times the largest usage so far."""
+"""A new run is assumed to need this many times the largest usage so far."""
 _GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""By name of the controller (empty in version 2): the files with the limit and the usage, and the entry of
+"""Maps the name of the controller (empty in version 2) to the files with the limit and the usage, and the entry of
 `memory.stat` for cached files, which the system drops when memory is needed."""
 
 
@@ -54,7 +54,7 @@ class Machine:
         return min([available, *self._left_in_groups()])
 
     def usage(self, pid: int) -> Usage:
-        """Return the memory usage of a process and its children; 0 if the process fits ended."""
+        """Return the memory usage of a process and its children; 0 if the process has ended."""
         now = peak = 0
         for process in self._tree(pid):
             fields = dict(line.split(":", 1) for line in _lines(self.proc / str(process) / "status"))

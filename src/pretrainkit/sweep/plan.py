@@ -1,4 +1,4 @@
-"""The plan of a sweep: its tasks, learning rates and seeds. Torch-free."""
+"""The plan of a sweep: its tasks, learning rates and seeds. Imports no torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 """Choice of the learning rate and the run of each task, and the results of a sweep as JSON, Markdown and HTML.
-Torch-free."""
+Imports no torch."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from pretrainkit.report.tables import table
 from pretrainkit.sweep.plan import Cell
 
 _LEFT_OUT = ("loss", "score", "cut_words", "cut_questions")
-"""Ends of names of metrics that the tables omit; the JSON has all metrics."""
+"""Suffixes of metrics that the tables omit. The JSON has all metrics."""
 _HEAD = ("task", "learning rate", "seeds", "metrics: mean ± deviation (median)", "score")
 Metrics = Mapping[str, float]
 

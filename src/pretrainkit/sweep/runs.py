@@ -187,7 +187,8 @@ class Sweep:
     def _ended(
         self, cells: Iterable[Cell], train: Callable[[Cell], int], memory: MemoryBudget
     ) -> Iterator[tuple[Cell, int]]:
-        """Run all cells, at most `num_jobs` at a time and as many as fit into memory. Yield each with its exit code."""
+        """Run all cells, at most `num_jobs` at a time, and only as many as fit into memory. Yield each with its exit
+        code."""
         waiting, running = deque(cells), dict[Future[int], Cell]()
         with ThreadPoolExecutor(self.num_jobs) as pool:
             try:
@@ -197,7 +198,7 @@ class Sweep:
                         memory.begin()
                         cell = waiting.popleft()
                         running[pool.submit(train, cell)] = cell
-                    # Runs that are always alone need no measurement.
+                    # If only one run is active at a time, no measurement is needed.
                     is_watched = self.num_jobs > 1
                     done, _ = wait(running, _MEASURE_SECONDS if is_watched else None, FIRST_COMPLETED)
                     if is_watched:

@@ -1,4 +1,4 @@
-"""Settings of the T5 recipe. Torch-free. Complete configs are in `presets.py`."""
+"""Settings of the T5 recipe. Imports no torch. Complete configs are in `presets.py`."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -36,7 +36,8 @@ def round_vocab(size: int, multiple: int = 128) -> int:
 class T5ModelConfig(Config):
     """A text-to-text transformer: norms before layers, no biases, relative positions.
 
-    Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683; for 1.1 Shazeer 2020, https://arxiv.org/abs/2002.05202.
+    Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683; for 1.1 Shazeer 2020,
+    https://arxiv.org/abs/2002.05202.
     """
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "init_style"})
@@ -55,7 +56,7 @@ class T5ModelConfig(Config):
     intermediate_size: PositiveInt
     """Width of the feed-forward layer."""
     num_encoder_layers: PositiveInt | None
-    """Blocks of the encoder; null without encoder."""
+    """Number of blocks of the encoder; null: no encoder."""
     num_decoder_layers: PositiveInt | None
     """Blocks of the decoder; null without decoder."""
     activations: tuple[Activation, ...] = ("gelu_tanh", "linear")
@@ -72,7 +73,7 @@ class T5ModelConfig(Config):
     """Dropout on embeddings, attention probabilities, inside feed-forward layers, and on the output of every layer and
     stack. Masks are drawn for every element; T5X repeats them along a sequence."""
     norm_epsilon: PositiveFloat = 1e-6
-    """Added to the mean square."""
+    """Added to the mean square in the norms."""
     init_style: Literal["t5x", "hf"] = "t5x"
     """Initial weights. hf: as in transformers, whose logits matrix is hidden_size ** 0.5 times too large, a problem
     with Adam more than with Adafactor."""
@@ -126,7 +127,7 @@ HELD_OUT = "validation"
 
 
 class T5DataConfig(DataConfig):
-    """The data, and how examples become batches."""
+    """The data and the batches."""
 
     held_out_fields: ClassVar[tuple[str, ...]] = ("valid", "task")
     input_length: PositiveInt = 512
@@ -164,8 +165,8 @@ class T5DataConfig(DataConfig):
     gradients stay the same, with less padding."""
     packed_rows: Annotated[PositiveInt | None, ReadBy("packing", (True,))] = None
     """Rows of every microbatch with packing, for constant shapes; a microbatch that needs more rows is an error. null:
-    as many as the examples need, rounded up by at most an eighth so that few shapes occur; `pretrainkit data check`
-    counts them."""
+    as many as the examples need, rounded up by at most an eighth, so that there are few shapes; `pretrainkit data
+    check` counts them."""
 
 
 class InferConfig(Config):
@@ -299,7 +300,7 @@ class T5Run(RunConfig):
         if any(denoiser.pairs for denoiser in denoising.all) and kind != "decoder_only":
             inputs, targets = self.data.input_length, self.data.target_length
             if len(denoising.all) > 1:
-                problems.append("data.denoising.denoisers mixes pairs with others\n  use a denoiser of pairs alone")
+                problems.append("data.denoising.denoisers mixes pairs with others\n  use only denoisers of pairs")
             if inputs != targets:
                 problems.append(
                     Conflict(

@@ -47,7 +47,7 @@ _FEED_FORWARD: dict[tuple[Activation, ...], str] = {
     ("gelu_tanh",): "gelu_new",
     ("gelu",): "gelu",
     ("swish",): "silu",
-    # Hugging Face's gated-gelu is the tanh form; the exact form has no name there.
+    # Hugging Face's gated-gelu is the tanh form; the exact form has no name in transformers.
     ("gelu_tanh", "linear"): "gated-gelu",
     ("swish", "linear"): "gated-silu",
     ("relu", "linear"): "gated-relu",
@@ -217,7 +217,7 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
         if any(name.startswith("transformer.") for name in state):
             raise CheckpointError(
                 f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}: a T5 without logits under a "
-                "head that reads the decoder, or an encoder alone\n  use the folder of the model it was trained from, "
+                "head that reads the decoder, or is encoder-only\n  use the folder of the model it was trained from, "
                 "a T5ForConditionalGeneration (MT5…, UMT5…); fine-tuned weights of this kind are not supported"
             )
         return from_huggingface_config(values, has_logits=_has_logits(state, values)), state

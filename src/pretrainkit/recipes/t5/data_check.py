@@ -42,7 +42,7 @@ def check_data(
     records: Callable[[int], Records],
     num: int,
 ) -> DataCheck:
-    """Return figures, notes and the first `num` examples of each component of the training data.
+    """Return statistics, notes and the first `num` examples of each component of the training data.
 
     `rows` is the mixture from the summary of the source; `records` returns the records of a step's batch."""
     warn_of_lacking(config, "valid")

@@ -71,7 +71,7 @@ class CachedDecoder:
     """The decoder of a model, token by token."""
 
     def __init__(self, model: T5, encoder_ids_BS: Tensor | None, num_sequences: int, max_length: int) -> None:
-        """`encoder_ids_BS`: inputs, padded with 0 at their ends; None for a decoder alone. `num_sequences`: B.
+        """`encoder_ids_BS`: inputs, padded with 0 at their ends; None for a decoder-only model. `num_sequences`: B.
         `max_length`: most decoder positions, including the start token. The model must be in evaluation mode."""
         if model.decoder is None:
             raise ValueError("a model of kind encoder_only cannot decode")
@@ -221,8 +221,8 @@ def sample(
 
     Args:
         model: It is in evaluation mode meanwhile.
-        encoder_ids_BS: Inputs, padded with 0 at their ends; None for a decoder alone.
-        max_length: Most tokens of an answer, including its prompt and end mark.
+        encoder_ids_BS: Inputs, padded with 0 at their ends; None for a decoder-only model.
+        max_length: Maximum number of tokens of an answer, including its prompt and end mark.
         temperature: Divisor of the logits, above 0.
         top_k: Draw from this many best tokens; 0: from all.
         top_p: Draw from the best tokens with this total probability; 0: from all. Only one of the two may be set.
@@ -231,7 +231,8 @@ def sample(
         uniform_BL: Numbers in [0, 1) that decide the draws, so that an answer does not depend on its batch; None for
             greedy decoding.
         end_id: Id of the end mark.
-        max_new: Most tokens after each prompt; `max_length` alone would allow more of them after short prompts.
+        max_new: Maximum number of tokens after each prompt; only `max_length` would allow more of them after short
+            prompts.
     """
     device = model.embedding.weight.device
     with evaluation_mode(model):
@@ -395,7 +396,7 @@ class _Beams(NamedTuple):
         prompt ends no sequence."""
         num, num_beams, vocab_size = log_probs_ANV.shape
         length = self.live.shape[-1]
-        # Twice as many as beams, because at most half of them end here.
+        # Twice the number of beams, because at most half of them end here.
         top_log, top_index = (self.live_log[:, :, None] + log_probs_ANV).flatten(1).topk(2 * num_beams, -1)
         parent, token = top_index // vocab_size, top_index % vocab_size
         candidates = self.live.gather(1, parent[:, :, None].expand(-1, -1, length))

@@ -1,4 +1,4 @@
-"""Settings of decoding. Torch-free."""
+"""Settings of decoding. Imports no torch."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -1,6 +1,6 @@
 """Objectives on unlabelled text, by name or as parameters: which tokens are hidden and what replaces them.
 
-Torch-free.
+Imports no torch.
 
 Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.3; Tay et al. 2022 (UL2),
 https://arxiv.org/abs/2205.05131; Tay et al. 2022 (UL2R), https://arxiv.org/abs/2210.11399; the released `t5`.
@@ -77,7 +77,7 @@ class DenoiserConfig(Config):
     """Mode of data.denoising.modes whose text is put before the inputs; null: no text."""
     pairs: bool = False
     """Cut a segment of twice the length into two examples that share a row. The prefix of one is as long as the rest of
-    the other, so rows are always full. A decoder alone reads one prefix per row and predicts the rest. Only for
+    the other, so rows are always full. A decoder-only model reads one prefix per row and predicts the rest. Only for
     suffix."""
 
     @model_validator(mode="after")
@@ -310,7 +310,7 @@ class Denoiser:
         return joined(constant(self._before, len(inputs)), inputs) if self._before else inputs
 
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
-        """Return a (B,) upper bound of inputs and targets together, from the lengths of the segments alone."""
+        """Return a (B,) upper bound of inputs and targets together, only from the lengths of the segments."""
         config, end = self.config, int(self.config.end_of_segment)
         if config.pairs:
             return lengths

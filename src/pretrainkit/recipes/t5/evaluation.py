@@ -105,7 +105,7 @@ def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
     if split is None or not tasks:
         return None
     if config.model.kind == "encoder_only":
-        _logger.warning("an encoder alone cannot answer: the metrics of %s are left out", config.data.task)
+        _logger.warning("an encoder-only model cannot answer: the metrics of %s are left out", config.data.task)
         return None
     limits = {"inputs": infer.input_length, "targets": infer.target_length}
     lengths = {name: length for name, length in limits.items() if length is not None}

@@ -67,12 +67,13 @@ def encoder_decoder(
 
 
 def language_model(targets: Ragged, length: int, *, packer: Packer | None = None) -> Arrays:
-    """Return rows for a decoder alone that predicts every token. Arguments are those of `encoder_decoder`."""
+    """Return rows for a decoder-only model that predicts every token. Arguments are those of `encoder_decoder`."""
     return _decoder(_Rows({"targets": targets}, {"targets": length}, packer), "targets", targets)
 
 
 def prefix_language_model(inputs: Ragged, targets: Ragged, length: int, *, packer: Packer | None = None) -> Arrays:
-    """Return rows of `length` slots for a decoder alone that reads the inputs as a whole and predicts the targets."""
+    """Return rows of `length` slots for a decoder-only model that reads the inputs as a whole and predicts the
+    targets."""
     whole = joined(inputs, targets)
     rows = _Rows({"targets": whole}, {"targets": length}, packer)
     # For each token of an example: its position in it, and the number of tokens of the prefix.
@@ -84,7 +85,7 @@ def prefix_language_model(inputs: Ragged, targets: Ragged, length: int, *, packe
 
 
 def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packer: Packer | None = None) -> Arrays:
-    """Return rows for an encoder alone that predicts the original token at each `mask_id`. `targets` are the text,
+    """Return rows for an encoder-only model that predicts the original token at each `mask_id`. `targets` are the text,
     aligned with the inputs. Raises DataError if inputs and targets differ in length."""
     if (inputs.lengths != targets.lengths).any():
         row = int(np.flatnonzero(inputs.lengths != targets.lengths)[0])
@@ -117,7 +118,7 @@ def lay_out(
         config: Its lengths are those of the rows.
         inputs: None for language models.
         targets: As many sequences as inputs.
-        mask_id: Only for encoders alone.
+        mask_id: Only for encoder-only models.
         component: Number of the mixture's component of each example, (B,), or of each pair, (B / 2,).
         is_paired: Examples 2 i and 2 i + 1 share row i, and count as one.
     """
@@ -166,7 +167,7 @@ def best_fit_rows(num_rows: int | None = None) -> Packer:
 
 def few_sizes(num: int) -> int:
     """Return `num` rounded up to four significant bits, by an eighth at most. Batches that need similar numbers of rows
-    then have equally many, which avoids recompilation."""
+    then have the same number, which avoids recompilation."""
     step = 1 << max(0, num.bit_length() - 4)
     return -(-num // step) * step
 
@@ -268,7 +269,8 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
     Args:
         lengths: (B,) tokens, each at most the width, by sequence.
         widths: Slots of a row, by sequence.
-        num_rows: Rows to make, some possibly empty; None: as many as needed. Raises DataError if more are needed.
+        num_rows: Number of rows, some of which may be empty; None: as many as needed. Raises DataError if more are
+            needed.
     """
     if len(lengths) == 1:
         ((name, sizes),) = lengths.items()

@@ -1,7 +1,8 @@
-"""Gin files of T5X, read as configs of ours. Torch-free.
+"""Import of gin files of T5X as configs of ours. Imports no torch.
 
-Includes, macros, scopes and overrides mean what they mean there. A binding without a counterpart is an error that names
-its line if it would change the result, and is listed if it would not. Source: https://github.com/google-research/t5x
+Includes, macros, scopes and overrides have the same meaning as in gin. A binding without a counterpart is an error that
+names its line if it would change the result, and is listed if it would not. Source:
+https://github.com/google-research/t5x
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""T5: encoder and decoder of text-to-text models, or one of the two alone.
+"""T5: encoder and decoder of text-to-text models, or only one of the two.
 
 Unlike most implementations, it reads streams of real tokens, one example after another, instead of padded rows. It
 returns log-probabilities of the targets, so logits are computed only where there is a target, for a part of the
@@ -190,7 +190,7 @@ class T5(nn.Module):
         self.loss = LinearCrossEntropy()
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
+        """Return the submodules to compile, shard and recompute one by one."""
         return [block for stack in (self.encoder, self.decoder) if stack is not None for block in stack.layers]
 
     def forward(

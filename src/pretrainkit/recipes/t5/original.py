@@ -36,7 +36,7 @@ _MESH_NORMS = {
     "decoder": ("self_attention", "cross_attention", "mlp"),
     "transformer": ("self_attention", "mlp"),
 }
-"""The sublayer that follows each norm, by layer number. Mesh TensorFlow calls a decoder alone `transformer`."""
+"""The sublayer that follows each norm, by layer number. Mesh TensorFlow calls a decoder-only model `transformer`."""
 _MESH_PARTS = {
     **{f"SelfAttention/{part[0]}": f"{{own}}/{part}/kernel" for part in _ATTENTION},
     **{f"EncDecAttention/{part[0]}": f"encoder_decoder_attention/{part}/kernel" for part in _ATTENTION},
@@ -69,7 +69,7 @@ def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
         for layer in range(num_layers):
             ours, t5x, hf = f"{stack}.layers.{layer}", f"{stack}/layers_{layer}", f"{stack}.block.{layer}.layer"
             if config.bias_per_layer or layer == 0:
-                # A table that layers share belongs to the stack, in Hugging Face to the first layer.
+                # A table that layers share belongs to the stack here, and to the first layer in transformers.
                 place, their_place = (ours, t5x) if config.bias_per_layer else (stack, stack)
                 table = f"{hf}.0.SelfAttention.relative_attention_bias.weight"
                 yield f"{place}.relative_bias.weight", f"{their_place}/relpos_bias/rel_embedding", table

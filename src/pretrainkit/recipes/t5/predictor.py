@@ -58,7 +58,7 @@ class Predictor:
         is_prefix: bool | None = None,
         autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Raise InputError if the model is an encoder alone.
+        """Raise InputError if the model is an encoder-only model.
 
         Args:
             config: A bound config.
@@ -67,7 +67,7 @@ class Predictor:
             decoding: Decoding method. Default: greedy.
             batch_size: Examples per forward pass.
             end_id: Id of the end mark.
-            is_prefix: True if all input tokens of a decoder alone attend to each other. Default: as the model was
+            is_prefix: True if all input tokens of a decoder-only model attend to each other. Default: as the model was
                 trained, by tasks or with a denoiser that makes inputs.
             autocast: The context manager of `Precision`.
         """

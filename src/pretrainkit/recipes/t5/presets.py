@@ -1,4 +1,4 @@
-"""Complete configs of the T5 recipe by name. Torch-free. Only the data is missing.
+"""Complete configs of the T5 recipe by name. Imports no torch. Only the data is missing.
 
 The sizes are those of the released models, with their exact numbers of parameters.
 """
@@ -137,7 +137,7 @@ def _released(family: Family, name: str) -> Callable[[], T5Run]:
 
 
 def _even(num_layers: int, **sizes: Any) -> T5ModelConfig:
-    """Return a model with equally many layers in encoder and decoder."""
+    """Return a model with the same number of layers in encoder and decoder."""
     return T5ModelConfig(num_encoder_layers=num_layers, num_decoder_layers=num_layers, **sizes)
 
 

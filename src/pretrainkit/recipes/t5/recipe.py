@@ -1,4 +1,4 @@
-"""The T5 recipe: the interface between its modules and the rest of pretrainkit. Torch-free to import."""
+"""The T5 recipe: the interface between its modules and the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class T5(
         return task_evaluations(config, world, precision, folder)
 
     def tokenizer_folder(self, config: T5Run) -> Path | None:
-        """Return the folder beside the token shards, or `data.tokenizer`; None if the tasks may bring vocabularies."""
+        """Return the folder beside the token shards, or `data.tokenizer`; None if the tasks may define vocabularies."""
         from pretrainkit.tasks.vocabulary_folder import BYTES, tokenizer_place
 
         if config.data.train:
@@ -323,7 +323,7 @@ class T5(
 
 
 def _run_of(model: T5ModelConfig, config: T5Run | None = None) -> T5Run:
-    """Return the config, or that of t5/1.1-base, with another model."""
+    """Return `config`, or the preset t5/1.1-base, with another model."""
     return (config or PRESETS["1.1-base"]()).model_copy(update={"model": model})
 
 

@@ -1,4 +1,4 @@
-"""Segments: the spans of tokens that unlabelled examples are made from, computed from stored lengths alone.
+"""Segments: the spans of tokens from which unlabelled examples are made, computed only from stored lengths.
 
 Consecutive documents form groups. The tokens of a group are concatenated, as in the token shards, and cut into segments
 of one length; the last segment of a group may be shorter. Documents longer than a limit contribute one chunk, as in the
@@ -35,7 +35,7 @@ GROUP_SIZE = 128
 MAX_DOCUMENT_TOKENS = 65_536
 """Tokens of the chunk that the released T5 uses of a longer document."""
 SHORTEST_RANDOM_LENGTH = 8
-"""Tokens of the shortest segments of random length."""
+"""Length in tokens of the shortest segments of random length."""
 _BLOCK = 1 << 20
 """Documents that are processed together."""
 _NONE = np.empty(0, np.int64)

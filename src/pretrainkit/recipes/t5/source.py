@@ -78,7 +78,7 @@ class DenoisingSource(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return figures for logs and the report; mean lengths are from some examples of each component."""
+        """Return statistics for logs and the report; mean lengths are from some examples of each component."""
         shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
             index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)

@@ -49,7 +49,7 @@ def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
 
 
 def whole_texts(config: DenoisingConfig) -> DenoisingConfig:
-    """Return the objective without pairs, for a decoder alone, whose row holds a prefix and its continuation."""
+    """Return the objective without pairs, for a decoder-only model, whose row holds a prefix and its continuation."""
     denoisers = tuple(denoiser.model_copy(update={"pairs": False}) for denoiser in config.all)
     return config.model_copy(update={"denoisers": denoisers})
 

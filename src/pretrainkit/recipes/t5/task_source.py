@@ -64,7 +64,7 @@ class TaskBatches(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return figures for logs and the report; mean lengths are from some examples of each task."""
+        """Return statistics for logs and the report; mean lengths are from some examples of each task."""
         means = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
         lengths = [(mean["inputs"], mean["targets"]) for mean in means]
         rows = shares(self.names, self.weights, self.sizes, lengths)
@@ -187,7 +187,7 @@ def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
     problems = []
     if len(paired) < len(tasks):
         others = [task.name for task in tasks if task.name not in paired]
-        problems.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on one of them alone")
+        problems.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on only one of them")
     if config.data.packing:
         problems.append("data.packing=true, but pairs already fill their rows\n  set data.packing=false")
     if config.model.kind != "encoder_decoder":

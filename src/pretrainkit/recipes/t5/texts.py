@@ -28,7 +28,7 @@ def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
 
 
 def encode(text: str, vocabulary: Vocabulary) -> list[int]:
-    """Return ids without end mark. Raises InputError if the text has a sentinel that the vocabulary lacks."""
+    """Return ids without end mark. Raises InputError if the text has a sentinel that the vocabulary does not have."""
     parts = SENTINEL.split(text)  # texts and sentinel numbers alternate
     numbers = [int(number) for number in parts[1::2]]
     if not numbers:

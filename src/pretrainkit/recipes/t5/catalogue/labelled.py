@@ -149,7 +149,7 @@ def number(decoded: str, *, example: Row | None = None, is_target: bool = False)
 
 
 def judged_answer(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
-    """MultiRC: return 1 for a right answer, 0 for a wrong one, -1 else; for targets also the question's number."""
+    """MultiRC: return 1 for a right answer, 0 for a wrong one, otherwise -1; for targets also the question's number."""
     judged: dict[str, Any] = {"value": ClassNumber(("False", "True"))(decoded)}
     return judged | ({"group": (example["idx/paragraph"], example["idx/question"])} if is_target else {})
 
@@ -172,7 +172,7 @@ def span(decoded: str, *, example: Row, is_target: bool = False) -> str | dict[s
 
 
 def referent(decoded: str, *, example: Row, is_target: bool = False) -> int:
-    """Return 1 if an answer refers to the noun of the example, else 0; for targets the label."""
+    """Return 1 if an answer refers to the noun of the example, otherwise 0; for targets the label."""
     return int(example["label"]) if is_target else same_referent(decoded, example["targets_pretokenized"])
 
 

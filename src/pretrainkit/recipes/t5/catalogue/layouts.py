@@ -51,10 +51,11 @@ def translations(source: str, target: str) -> Layout:
 
 
 class AlignedLines(TaskSource):
-    """Parallel text in several files with equally many lines, one per language: `{key: line n of its file, …}`."""
+    """Parallel text in several files with the same number of lines, one per language: `{key: line n of its file,
+    …}`."""
 
     def __init__(self, files: Mapping[str, Files]) -> None:
-        """`files`: for each key, such as a language, the files by split. All keys have equally many lines."""
+        """`files`: for each key, such as a language, the files by split. All keys have the same number of lines."""
         self.lines = {key: TextLines(key_files, key=key) for key, key_files in files.items()}
         self.splits = next(iter(self.lines.values())).splits
 

@@ -158,4 +158,4 @@ RATES = {
     "super_glue_axb_v102": 0.0,
     "super_glue_axg_v102": 0.0,
 }
-"""Examples of the official training sets (of WSC those with the right noun); 0 for what is only evaluated."""
+"""Examples of the official training sets (for WSC those with the right noun); 0 for tasks that are only evaluated."""
