@@ -172,7 +172,7 @@ def test_a_cache_of_one_split_leaves_out_the_tasks_without_it(cli, module, tmp_p
     ("words", "message"),
     [
         (("show", "my:frst"), "the nearest names are: my:first"),
-        (("show", "second", "--split", "test"), "there is no split 'test'\n  there are: train"),
+        (("show", "second", "--split", "test"), "there is no split 'test'\n  its splits are: train"),
         (("show", "second", "--lengths", "512"), "write for example inputs=512,targets=114"),
         (
             ("show", "both", "--lengths", "input=5"),

@@ -119,7 +119,7 @@ def test_captions_are_found_in_json_lines_and_beside_the_images(tmp_path):
 
 def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):
     photos = put_photos(tmp_path / "photos", 30)
-    with pytest.raises(DataError, match="holds 30 images but no captions") as caught:
+    with pytest.raises(DataError, match="has 30 images but no captions") as caught:
         new_project("clip", [photos], tmp_path / "made", hours=None)
     name = str(caught.value).partition("such as ")[2].splitlines()[0]
     assert name == "000.txt"
@@ -132,7 +132,7 @@ def test_text_is_not_for_clip_and_images_are_not_for_bert(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text/a.txt").write_text("A text.")
     for recipe, data, message in (
-        ("clip", tmp_path / "text", "holds no images"),
+        ("clip", tmp_path / "text", "has no images"),
         ("bert", put_captions(tmp_path / "photos"), "no readable file of text"),
         ("fourm", tmp_path / "photos", "no photographs with another modality"),
     ):

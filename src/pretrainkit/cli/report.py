@@ -18,14 +18,14 @@ def report(
         Path | None,
         Option(
             metavar="FILE",
-            help="File to write. Default: RUN/report.html; of several runs comparison.html in the folder around them.",
+            help="File to write. Default: RUN/report.html; for several runs, comparison.html in their common folder.",
         ),
     ] = None,
     curve: Annotated[
-        Path | None, Option(metavar="FILE", help="Also draw the main loss curve of a single run: an SVG file.")
+        Path | None, Option(metavar="FILE", help="Also draw the main loss curve of a single run to this SVG file.")
     ] = None,
     serve: Annotated[
-        bool, Option("--serve", help="Serve a page that follows the runs, on this machine alone, until Ctrl-C.")
+        bool, Option("--serve", help="Serve a page that follows the runs, only on this machine, until Ctrl-C.")
     ] = False,
     port: Annotated[int, Option(min=0, max=65535, help="Port of --serve; 0: a free one.")] = 0,
     refresh: Annotated[int, Option(min=1, help="Seconds between updates of the page of --serve.")] = 5,
@@ -33,7 +33,7 @@ def report(
 ) -> None:
     """Write the report of a run as one HTML page: curves, samples, config with origins, data and environment.
 
-    Several runs are compared on one page: results, curves laid over each other, differing settings, samples.
+    Several runs are compared on one page: results, curves in common charts, different settings, and samples.
     """
     from pretrainkit.report.comparison import write_comparison
     from pretrainkit.report.page import write_report
@@ -81,7 +81,7 @@ def _serve(runs: list[Path], port: int, refresh: int, unused: list[str]) -> None
 
 
 def _run_folders(folders: list[Path]) -> list[Path]:
-    """Return the runs in each folder, or the folder itself where it is a run or has none in it."""
+    """Return the runs in each folder, or the folder itself if it is a run or has no runs."""
     from pretrainkit.report.run_table import find_runs
 
     has_runs = {path: not (path / "metrics.jsonl").exists() and any(path.rglob("config.yaml")) for path in folders}

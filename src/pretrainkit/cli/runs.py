@@ -16,7 +16,7 @@ def runs(
         list[str] | None,
         Option(
             metavar="CONDITION",
-            help="Only runs for which this holds, such as state=running, name='*large*', masked_lm_loss<3 or "
+            help="List only runs that meet this condition, such as state=running, name='*large*', masked_lm_loss<3 or "
             "optimizer.peak_lr>=1e-3; may be repeated.",
         ),
     ] = None,
@@ -25,7 +25,8 @@ def runs(
     ] = None,
     reverse: Annotated[bool, Option("--reverse", help="Sort in descending order.")] = False,
     metric: Annotated[
-        list[str] | None, Option(metavar="NAME", help="Metrics to show; may be repeated. Default: the first of a run.")
+        list[str] | None,
+        Option(metavar="NAME", help="Metric to show. May be repeated. Default: the first metric of a run."),
     ] = None,
     as_json: Json = False,
 ) -> None:

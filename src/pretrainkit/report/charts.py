@@ -1,7 +1,7 @@
 """Interactive charts inside of a page: uPlot (`uplot/`, MIT licence) draws them in the browser, from data in the page.
 
 A page with charts runs two scripts, uPlot and `charts.js`, which are part of it. Its content security policy names
-their hashes, so that it runs no other script. It loads nothing from elsewhere.
+their hashes, so that it runs no other script. It loads no other files.
 """
 
 import base64
@@ -19,7 +19,7 @@ from pretrainkit.report.markup import Content, Markup, join, tag
 from pretrainkit.report.run_folder import Floats, Run
 
 _NUM_BUCKETS = 400
-"""Columns that a curve is thinned to on a page of one run. Ten runs share twice as many."""
+"""Number of columns to which a curve is thinned on the page of one run. Ten runs together have twice as many."""
 _NUM_CLOCK = 200
 _COLORS = (
     ("#2563c9", "#6ea8fe"),
@@ -41,7 +41,7 @@ COLORS = f"""
 @media (prefers-color-scheme: dark) {{ :root {{ --surface: #161b24; --ink: #e6eaf2; --quiet: #9aa5b8; --line: #2a3240;
   --axis: #566176; --bad: #ff7b83; --good: #5fd39a; --accent: #4a4017;{_DARK} }} }}
 """
-"""The variables that charts and pages use."""
+"""CSS variables of charts and pages."""
 CHART_STYLE = """
 .plot { height: 230px; position: relative; } .plot.large { height: 360px; }
 .plot .u-select { background: var(--quiet); opacity: .18; } .plot .u-over { cursor: crosshair; }
@@ -56,7 +56,7 @@ CHART_STYLE = """
 .controls button[aria-pressed=false] { opacity: .4; text-decoration: line-through; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; font-size: 12.5px; color: var(--quiet); margin: 0 0 4px; }
 """
-"""The rules for charts. Colours are variables, set once by the page for light and dark."""
+"""CSS rules of charts. Colours are variables, which the page defines for light and dark."""
 
 
 @cache
@@ -80,7 +80,7 @@ def script_policy() -> str:
 
 
 def chart_panels(runs: Sequence[Run], large: Sequence[Chart], small: Sequence[Chart]) -> list[Markup]:
-    """Return the controls, the charts and their data. Raises ValueError where a series is not a curve."""
+    """Return the controls, the charts and their data. Raises ValueError if a series is not a curve."""
     charts = [*large, *small]
     if not charts:
         return []

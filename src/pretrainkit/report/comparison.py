@@ -19,7 +19,7 @@ from pretrainkit.report.tables import sample_cells, section, table, yaml_like
 MAX_RUNS = 30
 _MAX_SAMPLES = 12
 _OF_THE_PLACE = ("command", "started", "sources", "resumed")
-"""Entries of the provenance that differ between any two runs, or are shown elsewhere."""
+"""Entries of the provenance that always differ between runs, or are shown in another section."""
 
 
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
@@ -32,17 +32,17 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
 
 
 def compared_runs(folders: Sequence[Path]) -> list[Run]:
-    """Read the runs of a comparison. Raises as `write_comparison`."""
+    """Read the runs of a comparison. Raises the same errors as `write_comparison`."""
     if len(folders) > MAX_RUNS:
         raise InputError(
             f"a page compares at most {MAX_RUNS} runs, and {len(folders)} are given\n"
-            "  name those of interest; pretrainkit runs FOLDER lists and filters all"
+            "  give fewer runs; to list and filter runs, use pretrainkit runs FOLDER"
         )
     return named_runs(folders)
 
 
 def render_comparison(runs: Sequence[Run], refresh: Refresh | None = None) -> str:
-    """Return the page of several runs; with `refresh`, one that a server keeps up to date."""
+    """Return the page of several runs; with `refresh`, a page that a server keeps up to date."""
     recipes = sorted({str(run.config.get("recipe") or "") for run in runs} - {""})
     head = tag("h1", f"{len(runs)} runs compared")
     return html_page(
@@ -138,7 +138,7 @@ def _settings(runs: Sequence[Run]) -> Markup:
 
 
 def _origins(runs: Sequence[Run]) -> Markup | None:
-    """List what differs in data, code and machine: everything that was recorded besides the config."""
+    """List differences in data, code and machine: everything in the provenance except the config."""
     facts = [{k: v for k, v in run.provenance.items() if k not in _OF_THE_PLACE} for run in runs]
     differences = difference(facts)
     if not any(facts):
@@ -150,7 +150,7 @@ def _origins(runs: Sequence[Run]) -> Markup | None:
 
 
 def _samples(runs: Sequence[Run]) -> Markup | None:
-    """Show the last samples of each run below each other: what all share once, then each run's own answers."""
+    """Show the last samples of the runs below each other: common columns once, then the answers of each run."""
     shared = min((len(run.samples) for run in runs), default=0)
     parts = []
     for place in range(min(shared, _MAX_SAMPLES)):

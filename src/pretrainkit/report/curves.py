@@ -1,4 +1,4 @@
-"""The curves of one or several runs: which charts a page has, and the points in them."""
+"""Curves of one or several runs: the charts of a page, and their points."""
 
 import math
 from collections import defaultdict
@@ -32,7 +32,7 @@ _BAD_EVENTS = ("skipped", "spike")
 _LOG_RATIO = 20.0
 """A gradient norm with peaks this many times its median is drawn on a log axis."""
 _MIN_SMOOTHED = 20
-"""Curves with fewer points are drawn as they are."""
+"""Curves with fewer points are not smoothed."""
 
 
 class Series(NamedTuple):
@@ -71,7 +71,7 @@ class Chart:
     """One chart, which may show several runs."""
 
     key: str
-    """The metric; followed by a space and "held-out" or "training" where several runs have a chart for each."""
+    """Name of the metric. If several runs have separate charts for both, " held-out" or " training" follows."""
     title: str
     series: list[Series]
     levels: Sequence[Level] = ()
@@ -131,8 +131,8 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
 
 
 def clock(run: Run) -> dict[str, Floats]:
-    """Return the steps of the log, and what the run had consumed at each: tokens, FLOPs and hours of training, as far
-    as the log has them. All arrays are float64 (N,) and begin with a zero before the first logged interval."""
+    """Return the logged steps, and the tokens, FLOPs and hours of training until each of them, if the log has them. All
+    arrays are float64 (N,) and begin with a zero before the first logged interval."""
     steps = np.array([row["step"] for row in run.metrics.rows], np.float64)
     # The first line covers as many steps as the second; a run that starts at step 0 thus begins at zero.
     first = max(0.0, 2 * steps[0] - steps[1]) if len(steps) > 1 else 0.0
@@ -153,8 +153,8 @@ def clock(run: Run) -> dict[str, Floats]:
 
 
 def training_seconds(run: Run) -> float | None:
-    """Return the time of training: what the events tell, or the sum of the logged steps if that is more, as for a run
-    that is still going on. None if neither is known."""
+    """Return the time of training from the events, or the sum over the logged steps if that is more, for example for a
+    run that has not ended. None if neither is known."""
     hours = clock(run).get("hours")
     known = [run.trained_seconds, None if hours is None else 3600 * float(hours[-1])]
     return max((seconds for seconds in known if seconds is not None), default=None)
@@ -178,7 +178,7 @@ def _is_loss(key: str) -> bool:
 
 
 def _is_total_of(run: Run, key: str) -> bool:
-    """True if the total loss is the single term `key`, so that its chart would say nothing more."""
+    """True if the total loss is the single term `key`, so that its chart would be the same."""
     pairs = [(row["loss"], row[key]) for row in run.metrics.rows if "loss" in row and key in row]
     return bool(pairs) and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a))
 
@@ -313,7 +313,7 @@ def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
     index = np.arange(len(x))
     num_points = min(max(num_points, 1), len(x))
     start = np.clip(index - num_points // 2, 0, len(x) - num_points)
-    # Sums over each window, as differences of running sums: least squares of y = a + b x needs no more.
+    # Sums over each window, as differences of running sums: they are all that a least-squares fit of y = a + b x needs.
     n, sx, sxx, sy, sxy = sums[:, start + num_points] - sums[:, start]
     spread = sxx - sx * sx / n
     slope = np.where(spread > 1e-12 * n, (sxy - sx * sy / n) / np.maximum(spread, 1e-300), 0.0)

@@ -108,16 +108,16 @@ def write_report(run_folder: Path, out: Path | None = None) -> Path:
 
 
 class Refresh(NamedTuple):
-    """A page that asks its server for a new version of itself."""
+    """Settings of a page that regularly asks its server for a new version."""
 
     seconds: int
-    """Time between two questions."""
+    """Time between two requests."""
     time: str
-    """When this version was made, for the reader."""
+    """Time at which this version was created, as text."""
 
 
 def render(run: Run, refresh: Refresh | None = None) -> str:
-    """Return the page of a run; with `refresh`, one that a server keeps up to date."""
+    """Return the page of a run; with `refresh`, a page that a server keeps up to date."""
     title = " · ".join(part for part in (run.name, run.preset) if part)
     sections = (
         _header(run, run.name),
@@ -137,7 +137,7 @@ def render(run: Run, refresh: Refresh | None = None) -> str:
 def html_page(
     title: str, sections: Sequence[Content], *, has_charts: bool = False, refresh: Refresh | None = None
 ) -> str:
-    """Return a whole page of these sections. `has_charts`: with the scripts that draw `chart_panels`."""
+    """Return a complete HTML page with these sections. `has_charts` adds the scripts that draw `chart_panels`."""
     policy = _POLICY
     if has_charts:
         policy += f"; script-src {script_policy()}"

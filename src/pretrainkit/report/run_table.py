@@ -32,12 +32,12 @@ _COMPARED: dict[str, Callable[[float, float], bool]] = {
 COLUMNS = {name: name for name in ("name", "recipe", "preset", "state", "step", "num_steps", "seconds", "started")} | {
     "bytes": "num_bytes"
 }
-"""Names that conditions and sorting may use, to the fields of a row."""
+"""Maps names for conditions and sorting to the fields of a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run of a table."""
+    """A row of the table: a run."""
 
     name: str
     """Path below the folder that was searched."""
@@ -49,30 +49,30 @@ class RunRow:
     step: int
     num_steps: int | None
     seconds: float | None
-    """Time of training, as far as events and log tell it."""
+    """Time of training from events and log; None if unknown."""
     num_bytes: int
     """Size of all files of the run."""
     started: str
     """Local time of the start, ISO 8601, or ''."""
     metrics: dict[str, float]
-    """The last value of each held-out metric, or of each training loss where nothing was evaluated."""
+    """Last value of each held-out metric; if the run was not evaluated, of each training loss."""
     config: dict[str, Any]
-    """Dotted path of each setting to its value."""
+    """Maps the dotted path of each setting to its value."""
     note: str = ""
-    """Why the run is unreadable."""
+    """Reason for which the run is unreadable."""
 
     def value(self, key: str) -> Any:
-        """Return the value of a column, a metric, or a setting; None if the run has none of that name."""
+        """Return the value of a column, a metric, or a setting; None if the run has none with this name."""
         if key in COLUMNS:
             return getattr(self, COLUMNS[key])
         return self.metrics.get(key, self.config.get(key))
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the run folders in `folder`, by path; the folder itself if it is one. Raises DataError if there is no
-    folder, or no run in it."""
+    """Return the run folders in `folder`, by path; or the folder itself if it is a run. Raises DataError if there is
+    no folder, or no run in it."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder\n  give the folder in which runs are, such as runs")
+        raise DataError(f"{folder} is not a folder\n  give a folder with runs, such as runs")
     runs = []
     for path, folders, files in os.walk(folder):
         if CONFIG in files and ("metrics.jsonl" in files or "provenance.json" in files):
@@ -119,7 +119,7 @@ def run_table(
 
 
 def named_runs(folders: Sequence[Path]) -> list[Run]:
-    """Read runs for a comparison; each is named by the part of its path that tells it apart from the others. Raises
+    """Read runs for a comparison; each is named by the part of its path that differs from the others. Raises
     DataError if one cannot be read, and InputError if one is given twice."""
     paths = [path.resolve() for path in folders]
     if twice := [str(folder) for folder, path in zip(folders, paths) if paths.count(path) > 1]:

@@ -1,4 +1,4 @@
-"""A live report: a small web server for this machine alone, whose page follows runs that are being trained."""
+"""A live report: a small web server, only for this machine, whose page follows runs during training."""
 
 import secrets
 import time
@@ -16,8 +16,8 @@ ADDRESS = "127.0.0.1"
 
 
 def live_page(folders: list[Path], seconds: int) -> str:
-    """Return the page of one or several runs as they are now. A run that has not logged anything yet gets a page that
-    waits for it."""
+    """Return the page of one or several runs as they are now. If a run has not logged anything yet,
+    return a page that waits for it."""
     refresh = Refresh(seconds, time.strftime("%H:%M:%S"))
     try:
         if len(folders) == 1:
@@ -30,7 +30,7 @@ def live_page(folders: list[Path], seconds: int) -> str:
 
 def open_server(page: Callable[[], str], port: int) -> tuple[ThreadingHTTPServer, str]:
     """Return a server that answers with `page()`, and the address of the page. Its path is a random token, so that
-    other users of this machine and pages of the web cannot read it. Raises InputError if the port is in use."""
+    other users of this machine and web pages cannot read it. Raises InputError if the port is in use."""
     path = f"/{secrets.token_urlsafe(16)}/"
 
     class Handler(BaseHTTPRequestHandler):
@@ -49,12 +49,13 @@ def open_server(page: Callable[[], str], port: int) -> tuple[ThreadingHTTPServer
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Print nothing: the page asks every few seconds."""
+            """Print nothing, because the page sends a request every few seconds."""
 
     try:
         server = ThreadingHTTPServer((ADDRESS, port), Handler)
     except OSError as error:
         raise InputError(
-            f"cannot listen on port {port} of this machine: {error.strerror}\n  give another: --port 0 takes a free one"
+            f"cannot listen on port {port} of this machine: {error.strerror}\n  give another port; --port 0 uses a "
+            "free port"
         ) from None
     return server, f"http://{ADDRESS}:{server.server_address[1]}{path}"

@@ -122,7 +122,7 @@ def opened(folder, values, **settings):
 
 
 def test_numbers_need_names(tmp_path):
-    with pytest.raises(DataError, match=r"has numbers, and the data set no names for them\n.*class_names"):
+    with pytest.raises(DataError, match=r"has numbers, but the data set has no names for them\n.*class_names"):
         opened(tmp_path / "a", [3, 1, 3])
     images = opened(tmp_path / "b", [3, 1, 3], suite="imagenet")
     assert (images.classes, images.labels_N.tolist()) == (("1", "3"), [1, 0, 1])
@@ -164,7 +164,7 @@ def test_imagenet_on_the_hub_is_told_by_the_order_of_its_classes(saved):
 def test_settings_of_data_sets_are_refused_for_folders(saved):
     with pytest.raises(DataError, match="split, label_key belong to data sets of Hugging Face"):
         open_class_images(ClassificationConfig(path=f"{saved}/classes", split="x", label_key="y"))
-    with pytest.raises(DataError, match=re.escape("s3://bucket/classes is not read")):
+    with pytest.raises(DataError, match=re.escape("s3://bucket/classes cannot be read")):
         open_class_images(ClassificationConfig(path="s3://bucket/classes"))
 
 

@@ -1,4 +1,4 @@
-"""Images with classes, for zero-shot classification: in a folder for each class, or in a data set of Hugging Face."""
+"""Images with classes, for zero-shot classification: in a folder per class, or in a Hugging Face data set."""
 
 import re
 from collections.abc import Callable
@@ -29,35 +29,36 @@ class ClassImages:
     """N images with a class."""
 
     classes: tuple[str, ...]
-    """Names of folders, or of the classes of a data set."""
+    """Names of the classes: of folders, or in a data set."""
     labels_N: NDArray[np.int64]
     """Index into `classes` of each image."""
     read: Callable[[int], bytes]
-    """Return the file of an image. Raises BadImage where there is none."""
+    """Function that returns the file of an image. Raises BadImage if there is none."""
     describe: Callable[[int], str]
-    """Return what messages call an image."""
+    """Function that returns the name of an image for messages."""
     has_numbers: bool = False
-    """The number of a class counts, not only its name: classes that no image has are in `classes` too."""
+    """True if `classes` is the list of a data set, in which the numbers of classes have a meaning and some classes may
+    have no images."""
 
     @property
     def imagenet_classes(self) -> tuple[str, ...]:
-        """WordNet ids or numbers of the classes. Data sets on the hub list ImageNet's classes in their usual order,
-        under names of various spellings."""
+        """WordNet ids or numbers of the classes. Data sets on the hub have ImageNet's classes in the usual order, but
+        spell their names differently."""
         if not self.has_numbers or all(map(_WORDNET.fullmatch, self.classes)):
             return self.classes
         return tuple(map(str, range(len(self.classes))))
 
 
 def open_class_images(wanted: ClassificationConfig) -> ClassImages:
-    """Open the images of a set. Raises DataError if they, or their classes, are missing; MissingPackageError if
-    `datasets` is needed and not installed."""
+    """Open the images of a set. Raises DataError if images or classes are missing, MissingPackageError if `datasets` is
+    needed but not installed."""
     path = Path(wanted.path)
     is_saved = any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
     if hub_set(wanted.path) is not None or is_saved:
         return _labelled_rows(wanted)
     if "://" in wanted.path:
         raise DataError(
-            f"{_FIELD}: {wanted.path} is not read\n  give a folder with files CLASS/IMAGE, or hf://datasets/NAME"
+            f"{_FIELD}: {wanted.path} cannot be read\n  give a folder with files CLASS/IMAGE, or hf://datasets/NAME"
         )
     if given := [name for name in ("split", "image_key", "label_key") if getattr(wanted, name) is not None]:
         raise DataError(
@@ -87,7 +88,7 @@ def _labelled_rows(wanted: ClassificationConfig) -> ClassImages:
 def _classes(
     values: pa.Array, feature: Any, wanted: ClassificationConfig, where: str, column: str
 ) -> tuple[tuple[str, ...], NDArray[np.int64], bool]:
-    """Names of the classes, each row's index among them, and `has_numbers`."""
+    """Return the names of the classes, each row's index among them, and `has_numbers`."""
     is_number = pa.types.is_integer(values.type)
     if not is_number and not pa.types.is_string(values.type) and not pa.types.is_large_string(values.type):
         raise DataError(
@@ -96,13 +97,13 @@ def _classes(
         )
     if values.null_count or (is_number and pc.min(values).as_py() < 0):
         raise DataError(f"{where}: rows have no class in column {column!r}\n  name a split with classes: split: NAME")
-    known = getattr(feature, "names", None)  # of a ClassLabel
+    known = getattr(feature, "names", None)  # if the feature is a ClassLabel
     if known is not None:
         return tuple(known), whole_numbers(values), True
     distinct = pc.unique(values).sort()
     if is_number and wanted.suite != "imagenet" and wanted.class_names is None:
         raise DataError(
-            f"{where}: column {column!r} has numbers, and the data set no names for them\n"
+            f"{where}: column {column!r} has numbers, but the data set has no names for them\n"
             '  give the names in a file {"0": "name", ...}: class_names: FILE.json, or name a column with label_key'
         )
     return tuple(map(str, distinct.to_pylist())), whole_numbers(pc.index_in(values, value_set=distinct)), False

@@ -1,4 +1,4 @@
-"""Pairs in folders of no known format: images with a table of captions, or with a text file of the same name each."""
+"""Pairs in folders without a known format: images with a table of captions, or each with a text file of its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 IMAGE_COLUMNS = ("image", "filepath", "file_name", "filename", "image_path", "image_name", "path")
 CAPTION_COLUMNS = ("caption", "text", "title", "captions")
 _TABLES = (".csv", ".tsv", ".jsonl", ".txt")
-"""Some sets call a table of values between commas captions.txt."""
+"""Suffixes of tables. In some sets, a table with commas is called captions.txt."""
 _COLUMNS = ("image", "image_id", "caption", "caption_id")
 
 
@@ -28,7 +28,7 @@ class LoosePairs:
 
     folder: str
     captions: dict[str, list[str]]
-    """Name of each image, relative to the folder, to its captions."""
+    """Maps the name of each image, relative to the folder, to its captions."""
     left_out: tuple[LeftOut, ...]
 
     def table(self) -> str:
@@ -51,7 +51,7 @@ def find_loose_pairs(folder: str) -> LoosePairs:
     ]
     images = sorted(name for name in files if name.lower().endswith(tuple(f".{ending}" for ending in IMAGE_ENDINGS)))
     if not images:
-        raise DataError(f"{folder} holds no images ({', '.join(IMAGE_ENDINGS)})\n  give a folder with images")
+        raise DataError(f"{folder} has no images ({', '.join(IMAGE_ENDINGS)})\n  give a folder with images")
     captions: dict[str, list[str]] = {}
     num_unknown, unknown = 0, ""
     by_name = {Path(image).name: image for image in images}
@@ -72,7 +72,7 @@ def find_loose_pairs(folder: str) -> LoosePairs:
                 captions[image] = texts
     if not captions:
         raise DataError(
-            f"{folder} holds {len(images):,} images but no captions\n"
+            f"{folder} has {len(images):,} images but no captions\n"
             "  add a table captions.csv with the columns image and caption, or a text file beside each image, such as "
             f"{Path(images[0]).with_suffix('.txt')}"
         )

@@ -385,12 +385,12 @@ class _Reader:
         return None if wanted is None else infer
 
     def _same_as_training(self, scope: str, argument: str) -> None:
-        """Settings of held-out data that are those of training, or of no effect on a sum over examples."""
+        """Remove a setting of held-out data that equals that of training, or does not affect a sum over examples."""
         theirs = self._left.pop((scope, "DatasetConfig", argument), None)
         trained = self._gin.bindings.get(("train", "DatasetConfig", argument))
         if theirs is None or trained is None:
             return
-        value, expected = (self._gin.resolved(one.value, one.line) for one in (theirs, trained))
+        value, expected = (self._gin.resolved(binding.value, binding.line) for binding in (theirs, trained))
         if argument in ("mixture_or_task_name", "module") and value != expected:
             self._unknown.append(theirs.line)
         if argument == "task_feature_lengths" and value not in (None, expected):

@@ -58,9 +58,9 @@ class OptaxChain:
         self._arguments, self._names, self._num_steps = arguments, list(names), num_steps
 
     def optimizer(self) -> tuple[dict[str, Any], Any]:
-        """Return the settings of `optimizer` but for the learning rate, which is returned as it is given: a number, or
+        """Return the settings of `optimizer` except for the learning rate, which is returned unchanged: a number, or
         a reference to a schedule. Raises NoCounterpart."""
-        # optax decays all weights, and clips nothing by itself.
+        # optax decays all weights, and clips nothing unless told to.
         settings: dict[str, Any] = {"decay_mask": "all", "max_grad_norm": 0.0}
         if self._names and self._names[0] in _CLIPS:
             name = self._names.pop(0)
@@ -143,11 +143,11 @@ class OptaxChain:
         return float(peak), {"name": kind, "num_warmup_steps": warmup, "factors": (), **floor}
 
     def _read(self, name: str, fields: Mapping[str, str]) -> dict[str, Any]:
-        """The given arguments of a function under our names. Raises NoCounterpart for others that have an effect."""
-        found = {}
+        """Return the arguments of a function by our names. Raises NoCounterpart for others that have an effect."""
+        settings = {}
         for argument, value in self._arguments(name).items():
             if argument in fields:
-                found[fields[argument]] = value
+                settings[fields[argument]] = value
             elif argument not in _NEUTRAL or value not in _NEUTRAL[argument]:
                 raise NoCounterpart(f"{name}.{argument} has no counterpart")
-        return found
+        return settings
