@@ -7,6 +7,7 @@ of the work.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -72,8 +73,16 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from pretrainkit.data.loader import Loader
     from pretrainkit.project.new import Project
+    from pretrainkit.training.objective import AnyObjective
     from pretrainkit.workers.processes import Progress
+
+_MAX_MEASURED = 4096
+"""Maximum number of examples whose lengths `check_data` measures."""
+_MAX_BUILT = 256
+"""Maximum number of examples of a step that it prepares: a batch of images may take minutes."""
+_MEASURING_SECONDS = 2.0
 
 __all__ = [
     "Opened",
@@ -142,10 +151,37 @@ def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress:
         figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
     if len(rows := summary.get("mixture", [])) > 1:
         figures["mixture"] = "\n".join(table(rows, steps * size))
+    figures |= _batch_figures(config, loader, recipe.build_objective(config))
     if not isinstance(recipe, ChecksData):
         return DataCheck(figures, [], [])
     more = recipe.check_data(config, source, summary, loader.global_records, num)
     return DataCheck(figures | more.figures, more.notes, more.examples)
+
+
+def _batch_figures(config: RunConfig, loader: Loader, objective: AnyObjective) -> dict[str, str]:
+    """Return the lengths of the examples of the first steps, the share of their microbatches that is not padding, and
+    the speed at which examples are prepared on this machine."""
+    import numpy as np
+
+    batch_size = loader.batch_size
+    steps = range(loader.first_step, loader.first_step + max(1, _MAX_MEASURED // batch_size))
+    lengths = np.concatenate([loader.source.lengths(loader.global_records(step)) for step in steps])
+    low, middle, high = np.percentile(lengths, (5, 50, 95))
+    size = min(config.data.microbatch_size or batch_size, batch_size, _MAX_BUILT)
+    num_examples = tokens = slots = 0
+    began = time.perf_counter()
+    for step in steps:
+        cost = objective.cost(loader.source.build(loader.global_records(step).take(slice(0, size))))
+        num_examples, tokens, slots = num_examples + cost.examples, tokens + cost.tokens, slots + cost.slots
+        seconds = time.perf_counter() - began
+        if seconds > _MEASURING_SECONDS:
+            break
+    return {
+        "example lengths": f"mean {lengths.mean():,.0f}, median {middle:,.0f}, 90 % from {low:,.0f} to {high:,.0f}, "
+        f"longest {lengths.max():,} tokens (of {len(lengths):,} examples)",
+        "fill": f"{tokens / max(slots, 1):.1%} of the computed tokens are real, the rest is padding",
+        "data loading": f"{num_examples / seconds:,.0f} examples per second in one thread of this machine",
+    }
 
 
 def build_model(config: RunConfig, device: str = "cpu") -> nn.Module:

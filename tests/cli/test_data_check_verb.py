@@ -1,6 +1,7 @@
 """`pretrainkit data check` of a config."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -34,8 +35,16 @@ def test_a_config_is_described_with_its_data_and_nothing_is_trained(cli, tokens,
 
 def test_any_recipe_tells_how_much_there_is(cli, tokens):
     found = json.loads(cli("data", "check", "bert/tiny", f"data.train={tokens}", "data.batch_size=4", "--json").out)
-    assert found["figures"]["training examples"] > 0
-    assert "epochs" in found["figures"]["training"]
+    figures = found["figures"]
+    assert figures["training examples"] > 0
+    assert "epochs" in figures["training"]
+    # The documents have 108 tokens, of which an example takes whole sentences of 12.
+    assert re.fullmatch(r"mean \d+, .* longest (\d+) tokens \(of [\d,]+ examples\)", figures["example lengths"])
+    assert figures["fill"] == "100.0% of the computed tokens are real, the rest is padding"
+    assert re.fullmatch(r"[\d,]+ examples per second in one thread of this machine", figures["data loading"])
+    padded = ["data.batching=rows", "data.max_seq_length=128", f"data.train={tokens}", "data.batch_size=4", "--json"]
+    fill = json.loads(cli("data", "check", "bert/tiny", *padded).out)["figures"]["fill"]
+    assert 0 < float(fill.partition("%")[0]) < 100
 
 
 def test_what_training_would_refuse_exits_with_2(cli, tokens):

@@ -16,6 +16,7 @@ from pretrainkit.report.serve import live_page, open_server
 from pretrainkit.training.checkpoints import files
 from report.test_page import EVIL, Page, evil_run, make_run
 from support.command_line import refused, succeed
+from support.remedies import followed
 
 
 def change(folder, name, old, new):
@@ -88,8 +89,10 @@ def test_runs_are_named_by_what_tells_them_apart(tmp_path):
     assert [run.name for run in compared_runs(folders)] == ["a", "b", "deep/c/a"]
     with pytest.raises(InputError, match="is given twice"):
         compared_runs([folders[0], folders[0]])
-    with pytest.raises(InputError, match=f"at most {MAX_RUNS} runs, and 40"):
+    with pytest.raises(InputError, match=f"at most {MAX_RUNS} runs, and 40") as error:
         compared_runs(folders[:1] * 40)
+    followed(error.value, "report/comparison.py: a page compares at most")
+    assert succeed("runs", tmp_path).splitlines()[-1] == "3 runs"
 
 
 def test_the_command_compares_runs_and_folders_of_runs(runs, tmp_path):
@@ -97,8 +100,12 @@ def test_the_command_compares_runs_and_folders_of_runs(runs, tmp_path):
     assert succeed("report", *runs) == f"{folder / 'comparison.html'}\n"
     assert succeed("report", folder, "--out", tmp_path / "all.html") == f"{tmp_path / 'all.html'}\n"
     assert (tmp_path / "all.html").read_bytes() == (folder / "comparison.html").read_bytes()
-    assert "--curve draws one run" in refused("report", folder, "--curve", tmp_path / "c.svg")
+    message = refused("report", folder, "--curve", tmp_path / "c.svg")
     assert not (tmp_path / "c.svg").exists()
+    command = followed(message.removeprefix("error: "), "cli/report.py: --curve draws one run").partition(
+        "pretrainkit "
+    )
+    assert succeed(*command[2].split()).split() == [str(runs[0] / "report.html"), str(tmp_path / "c.svg")]
 
 
 def hold(folder, is_held, may_end):
@@ -159,11 +166,16 @@ def test_runs_are_filtered_and_sorted_by_columns_metrics_and_settings(runs, tmp_
         (["step<many"], "is not a number"),
         (["no_such=1"], "metrics: masked_lm_accuracy, masked_lm_loss"),
     ):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=message) as error:
             run_table(folder, where=where)
+        if where == ["nothing"]:
+            followed(error.value, "report/run_table.py: --where")
+            assert names(where=["state=finished"]) == ["first", "second"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="has no run in it"):
+    with pytest.raises(DataError, match="has no run in it") as error:
         find_runs(tmp_path / "empty")
+    followed(error.value, "report/run_table.py: … has no run in it")
+    assert find_runs(runs[0]) == [runs[0]]
 
 
 def test_the_runs_command_prints_a_table_and_json(runs):
@@ -231,7 +243,11 @@ def test_a_live_page_follows_a_run_and_answers_nobody_without_the_token(tmp_path
 def test_a_port_in_use_and_options_that_write_files_are_refused(tmp_path, runs):
     server, address = open_server(lambda: "", 0)
     port = address.split(":")[2].split("/")[0]
-    with server, pytest.raises(InputError, match=f"cannot listen on port {port}"):
-        open_server(lambda: "", int(port))
+    with server:
+        with pytest.raises(InputError, match=f"cannot listen on port {port}") as error:
+            open_server(lambda: "", int(port))
+        followed(error.value, "report/serve.py: cannot listen on port")
+        other, _ = open_server(lambda: "", 0)
+        other.server_close()
     assert "--serve writes no file" in refused("report", runs[0], "--serve", "--out", tmp_path / "x.html")
     assert "is not a folder" in refused("report", tmp_path / "none", "--serve")
