@@ -134,8 +134,8 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
     ):
         rows[label] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
-    places = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
-    walk.tell(rows, places, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
+    files = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
+    walk.tell(rows, files, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
     return result
 
 

@@ -123,9 +123,12 @@ def write_task(folder: Path) -> tuple[float, float]:
     Return two baseline accuracies on the held-out words, in percent: always the most frequent tag of the training
     words, and the most frequent tag of the same word in training."""
     train = list(islice(sentences(TRAIN_SEED), NUM_TAGGED))
-    known = {tuple(sentence) for sentence in train}
+    training_sentences = {tuple(sentence) for sentence in train}
     held_out = list(
-        islice((sentence for sentence in sentences(HELD_OUT_SEED) if tuple(sentence) not in known), NUM_HELD_OUT)
+        islice(
+            (sentence for sentence in sentences(HELD_OUT_SEED) if tuple(sentence) not in training_sentences),
+            NUM_HELD_OUT,
+        )
     )
     folder.mkdir()
     for name, chosen in (("train", train), ("validation", held_out)):

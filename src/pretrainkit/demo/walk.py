@@ -79,9 +79,9 @@ class Walk:
     def report(self, run: Path) -> None:
         pretrainkit("report", run, "--out", self.folder / "report.html")
 
-    def tell(self, results: Mapping[str, str], places: Mapping[str, object], hint: str) -> None:
+    def tell(self, results: Mapping[str, str], files: Mapping[str, object], hint: str) -> None:
         """Print the results, their files, and what to do next."""
-        rows = {**results, "losses equal after resume": f"{self.num_equal} of {self.num_equal}, every digit", **places}
+        rows = {**results, "losses equal after resume": f"{self.num_equal} of {self.num_equal}, every digit", **files}
         rows["report"] = self.folder / "report.html"
         width = max(map(len, rows)) + 3
         for name, value in rows.items():

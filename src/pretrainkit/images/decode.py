@@ -190,7 +190,7 @@ def _broken(name: str, error: Exception | str) -> ImageError:
     return ImageError(f"image {name} is broken: {error}\n  replace the file or leave its row out", "broken")
 
 
-def _too_large(name: str, what: str) -> ImageError:
+def _too_large(name: str, detail: str) -> ImageError:
     return ImageError(
-        f"image {name} is too large: {what}; the limit is {MAX_PIXELS:,} pixels\n  make it smaller", "too large"
+        f"image {name} is too large: {detail}; the limit is {MAX_PIXELS:,} pixels\n  make it smaller", "too large"
     )

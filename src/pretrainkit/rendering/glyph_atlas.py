@@ -155,13 +155,13 @@ def _compose_columns(
     below_UP, layer_U = np.zeros_like(top_UP), layers_X[places_U].copy()
     # Add all second glyphs of shared columns at once, then all third glyphs, and so on; few columns have more than two.
     for rank in range(1, int(rank_X.max()) + 1):
-        now = np.flatnonzero(rank_X == rank)
-        rows, is_new = which_X[now], layers_X[now] != layer_U[which_X[now]]
-        added = window_XP[source_X[now]].astype(np.int32)
+        current = np.flatnonzero(rank_X == rank)
+        rows, is_new = which_X[current], layers_X[current] != layer_U[which_X[current]]
+        added = window_XP[source_X[current]].astype(np.int32)
         done = rows[is_new]
         below_UP[done] = over(below_UP[done], top_UP[done])
         top_UP[done] = 0
-        layer_U[done] = layers_X[now[is_new]]
+        layer_U[done] = layers_X[current[is_new]]
         top_UP[rows] = np.minimum(top_UP[rows] + added, 255)
     line_XP[target_X[places_U]] = over(below_UP, top_UP).astype(np.uint8)
 

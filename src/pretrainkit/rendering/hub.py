@@ -119,8 +119,8 @@ def push_rows(
         work = Path(folder)
         save_renderer(renderer, work / RENDERER_FOLDER)
         if _PLAN_NAME not in existing:
-            begin = {_PLAN_NAME: json.dumps({"plan": rendering.key}).encode()}
-            hub.add(renderer_files(work / RENDERER_FOLDER) | begin, "Begin rendering")
+            plan_file = {_PLAN_NAME: json.dumps({"plan": rendering.key}).encode()}
+            hub.add(renderer_files(work / RENDERER_FOLDER) | plan_file, "Begin rendering")
         for split in documents:
             job = _PushedJob(rendering, split, work, hub=hub, existing=existing, files_per_commit=files_per_commit)
             records[split] = job.run(workers)

@@ -63,16 +63,18 @@ def describe(renderer: Renderer) -> dict[str, Any]:
     }
 
 
-def difference(stored: dict[str, Any], now: dict[str, Any]) -> str | None:
+def difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     """Describe the difference between two descriptions in words. None if the pixels are the same."""
-    if stored.get("fingerprint") == now["fingerprint"]:
+    if stored.get("fingerprint") == current["fingerprint"]:
         return None
-    if stored.get("engine") != now["engine"]:
-        return f"the engine was {stored.get('engine')} and is now {now['engine']}"
-    if stored.get("fonts_sha256") != now["fonts_sha256"]:
+    if stored.get("engine") != current["engine"]:
+        return f"the engine was {stored.get('engine')} and is now {current['engine']}"
+    if stored.get("fonts_sha256") != current["fonts_sha256"]:
         return "the fonts or their order have changed"
-    if stored.get("page_sha256") == now["page_sha256"]:
+    if stored.get("page_sha256") == current["page_sha256"]:
         return "the settings have changed"
     then = stored.get("versions", {})
-    changed = [f"{name} {then.get(name)} -> {new}" for name, new in now["versions"].items() if then.get(name) != new]
+    changed = [
+        f"{name} {then.get(name)} -> {new}" for name, new in current["versions"].items() if then.get(name) != new
+    ]
     return f"the test page is drawn differently ({', '.join(changed) or 'same versions, other settings'})"

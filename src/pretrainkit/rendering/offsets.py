@@ -70,17 +70,17 @@ def original_spans(
     shift = first_patch * patch
     end = min(-(-(width + start) // patch) * patch, last)
     spans: list[Span] = []
-    begun = 0
+    first = 0
     for index, position in enumerate([*positions, end]):
         # A character that begins at or past the end of the open patch closes the patch. If it begins past the end, the
         # previous character belongs to the next patch.
         beyond = position - shift - patch * (len(spans) + 1)
         if beyond >= 0:
             closing = index if beyond == 0 else index - 1
-            spans.append((begun, closing))
-            begun = closing
+            spans.append((first, closing))
+            first = closing
     if len(spans) < -(-(width + start - shift) // patch):
-        spans.append((begun, len(positions) + 1))
+        spans.append((first, len(positions) + 1))
     if min(-(-width // patch) * patch, last) - width < start % patch and len(spans) > 1:
         spans[-2:] = [(spans[-2][0], spans[-1][1]), (-1, -1)]
     return spans
@@ -95,6 +95,6 @@ def original_backward_spans(
     spans = original_spans(positions_T, start, width, first_patch, patch, last)
     behind = max(num, 1) + 1  # possible end of the last span of `original_spans`
     return [
-        (begun, closing) if closing < 0 else (num - begun, 0 if closing == behind else num - closing)
-        for begun, closing in spans
+        (first, closing) if closing < 0 else (num - first, 0 if closing == behind else num - closing)
+        for first, closing in spans
     ]

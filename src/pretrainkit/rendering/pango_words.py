@@ -74,12 +74,12 @@ class WordLines:
         """By word number: first glyph, number of glyphs, width of the space before the word, width of the word."""
 
     def _number(self, word: str) -> int:
-        known = self._numbers.get(word)
-        if known is None:
+        number = self._numbers.get(word)
+        if number is None:
             is_first, is_last = word[0] == " ", word[-1] == " "
             shaped = self._shape(word.strip(" "), not is_first, not is_last)
-            known = self._numbers[word] = _NOT_ALONE if shaped is None else self._keep(shaped)
-        return known
+            number = self._numbers[word] = _NOT_ALONE if shaped is None else self._keep(shaped)
+        return number
 
     def _keep(self, word: Word) -> int:
         number, first, num = len(self._numbers), self._num_glyphs, len(word.slots_G)

@@ -138,10 +138,10 @@ class Rendering:
             )
         num_documents, lowest = 0, 1.0
         for document in self.documents["train"].read(Skips(settings.max_bad)):
-            place = text_hash(document.text) / 2**64
-            if place < settings.held_out:
+            position = text_hash(document.text) / 2**64
+            if position < settings.held_out:
                 return settings
-            num_documents, lowest = num_documents + 1, min(lowest, place)
+            num_documents, lowest = num_documents + 1, min(lowest, position)
         if not num_documents:
             return settings
         share = share_above(lowest)
@@ -219,10 +219,10 @@ class RenderJob:
         num_bytes = self.documents.num_bytes
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
-        records, begun, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
+        records, start_time, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
 
         def note_speed() -> None:
-            rate = num_patches / max(time.monotonic() - begun, 1e-9)
+            rate = num_patches / max(time.monotonic() - start_time, 1e-9)
             self.progress.note(f"{num_patches:,} text patches, {rate:,.0f} per second")
 
         with self._watched():
@@ -389,8 +389,8 @@ def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counte
     counts = sum((Counter(record["missing"]) for record in records), Counter[str]())
     missing = Counter(dict(sorted(counts.items())))
     if missing:
-        most = missing.most_common(3)
-        shown = ", ".join(f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in most)
+        most_frequent = missing.most_common(3)
+        shown = ", ".join(f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in most_frequent)
         progress.note(
             f"warning: {missing.total():,} characters, {len(missing):,} different ones, are drawn as boxes because no "
             f"font has them: {shown}\n  add fonts to the renderer's fallback_fonts"

@@ -81,9 +81,9 @@ def regroup(
         "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
         "shards": shards,
     }
-    for place in (source / RENDERER_FOLDER, source):
-        if (place / "text_renderer_config.json").is_file():
-            save_renderer(load_renderer(place), out / RENDERER_FOLDER)
+    for subfolder in (source / RENDERER_FOLDER, source):
+        if (subfolder / "text_renderer_config.json").is_file():
+            save_renderer(load_renderer(subfolder), out / RENDERER_FOLDER)
             break
     write_manifest(out, manifest)
     return manifest
@@ -125,10 +125,12 @@ def publish(
     # Totals over all splits so far, in the format of `datasets`.
     path = out / "dataset_infos.json"
     infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
-    own, num_bytes = infos["default"], sum(file.stat().st_size for file in written)
-    own["splits"][split] = {"name": split, "num_bytes": num_bytes, "num_examples": num_rows}
-    own["download_size"] = own["dataset_size"] = sum(entry["num_bytes"] for entry in own["splits"].values())
-    own["features"] = _features(written[0])
+    default_info, num_bytes = infos["default"], sum(file.stat().st_size for file in written)
+    default_info["splits"][split] = {"name": split, "num_bytes": num_bytes, "num_examples": num_rows}
+    default_info["download_size"] = default_info["dataset_size"] = sum(
+        entry["num_bytes"] for entry in default_info["splits"].values()
+    )
+    default_info["features"] = _features(written[0])
     _write_json(path, infos)
     return written
 

@@ -31,7 +31,7 @@ class ImageCodec:
         self.config, self.domain = model.config, model.config.domain
         self.vocab_size, self.num_tokens = self.config.vocab_size, self.config.num_tokens
         self.has_numbers = self.domain.kind not in ("classes", "mask")
-        """True if images hold numbers with a distance; False for classes and masks."""
+        """True if images have numbers that can be close to each other; False for classes and masks."""
 
     @torch.inference_mode()
     def encode(self, images: NDArray[Any]) -> NDArray[np.int64]:

@@ -72,7 +72,7 @@ def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
 def trailing_times(num_times: int, num_steps: int) -> list[int]:
     """Return `num_steps` evenly spaced times for sampling, in descending order from the last time."""
     num_steps = min(num_steps, num_times)
-    return [round(num_times - place * num_times / num_steps) - 1 for place in range(num_steps)]
+    return [round(num_times - step * num_times / num_steps) - 1 for step in range(num_steps)]
 
 
 class DiffusionDecoder(nn.Module, ABC):
@@ -215,11 +215,11 @@ class UNet(DiffusionDecoder):
         self.time_1, self.time_2 = nn.Linear(config.width, time_width), nn.Linear(time_width, time_width)
         width = config.width * config.multipliers[0]
         self.down = nn.ModuleList([Stage([nn.Conv2d(pixels + codes_width, width, 3, padding=1)])])
-        kept, scale = [width], 1
+        skip_widths, scale = [width], 1
         for level, multiplier in enumerate(config.multipliers):
             if level:
                 self.down.append(Stage([Halve(width)]))
-                kept.append(width)
+                skip_widths.append(width)
                 scale *= 2
             for _ in range(config.num_blocks):
                 layers: list[nn.Module] = [ResidualBlock(width, config.width * multiplier, time_width)]
@@ -227,12 +227,12 @@ class UNet(DiffusionDecoder):
                 if scale in config.attention_at:
                     layers.append(PlaceAttention(width))
                 self.down.append(Stage(layers))
-                kept.append(width)
+                skip_widths.append(width)
         self.middle = Stage(middle(width, time_width, has_attention=True))
         self.up = nn.ModuleList()
         for level, multiplier in reversed(list(enumerate(config.multipliers))):
             for number in range(config.num_blocks + 1):
-                layers = [ResidualBlock(width + kept.pop(), config.width * multiplier, time_width)]
+                layers = [ResidualBlock(width + skip_widths.pop(), config.width * multiplier, time_width)]
                 width = config.width * multiplier
                 if scale in config.attention_at:
                     layers.append(PlaceAttention(width))
@@ -255,13 +255,13 @@ class UNet(DiffusionDecoder):
         spread_BDHW = F.interpolate(codes_BDhw, x_BUHW.shape[2:], mode="nearest")
         x_BUHW = torch.cat((x_BUHW, spread_BDHW.to(x_BUHW.dtype)), dim=1)
         time_BE = self.time_2(F.silu(self.time_1(time_features(time_B, self.first_width))))
-        kept = []
+        skips = []
         for stage in self.down:
             x_BUHW = stage(x_BUHW, time_BE)
-            kept.append(x_BUHW)
+            skips.append(x_BUHW)
         x_BUHW = self.middle(x_BUHW, time_BE)
         for stage in self.up:
-            x_BUHW = stage(torch.cat((x_BUHW, kept.pop()), dim=1), time_BE)
+            x_BUHW = stage(torch.cat((x_BUHW, skips.pop()), dim=1), time_BE)
         return F.pixel_shuffle(self.out(F.silu(self.norm(x_BUHW))), self.patch_size)
 
 
@@ -306,16 +306,16 @@ class UViT(DiffusionDecoder):
         self.first_width, time_width = first, 4 * first
         self.patch = nn.Conv2d(num_channels, first, config.patch_size, config.patch_size)
         self.time_1, self.time_2 = nn.Linear(first, time_width), nn.Linear(time_width, time_width)
-        self.down, self.halves, kept, own = nn.ModuleList(), nn.ModuleList(), [first], first
+        self.down, self.halves, skip_widths, current_width = nn.ModuleList(), nn.ModuleList(), [first], first
         for level, level_width in enumerate(config.widths):
             if level:
-                self.halves.append(Halve(own))
-                kept.append(own)
+                self.halves.append(Halve(current_width))
+                skip_widths.append(current_width)
             blocks = nn.ModuleList()
             for _ in range(config.num_blocks):
-                blocks.append(ResidualBlock(own, level_width, time_width))
-                own = level_width
-                kept.append(own)
+                blocks.append(ResidualBlock(current_width, level_width, time_width))
+                current_width = level_width
+                skip_widths.append(current_width)
             self.down.append(blocks)
         self.halve_middle = Halve(last) if config.halves_before_middle else None
         self.double_middle = Double(last) if config.halves_before_middle else None
@@ -330,11 +330,11 @@ class UViT(DiffusionDecoder):
         for level, level_width in reversed(list(enumerate(config.widths))):
             blocks = nn.ModuleList()
             for _ in range(config.num_blocks + 1):
-                blocks.append(ResidualBlock(own + kept.pop(), level_width, time_width))
-                own = level_width
+                blocks.append(ResidualBlock(current_width + skip_widths.pop(), level_width, time_width))
+                current_width = level_width
             self.up.append(blocks)
             if level:
-                self.doubles.append(Double(own))
+                self.doubles.append(Double(current_width))
         self.norm = group_norm(first)
         self.pixels = nn.ConvTranspose2d(first, num_channels, config.patch_size, config.patch_size)
 
@@ -348,14 +348,14 @@ class UViT(DiffusionDecoder):
     ) -> Tensor:
         time_BE = self.time_2(F.silu(self.time_1(time_features(time_B, self.first_width))))
         x_BUHW = self.patch(noisy_BCHW)
-        kept = [x_BUHW]
+        skips = [x_BUHW]
         for level, blocks in enumerate(self.down):
             if level:
                 x_BUHW = self.halves[level - 1](x_BUHW)
-                kept.append(x_BUHW)
+                skips.append(x_BUHW)
             for block in cast(nn.ModuleList, blocks):
                 x_BUHW = block(x_BUHW, time_BE)
-                kept.append(x_BUHW)
+                skips.append(x_BUHW)
         if self.halve_middle is not None and self.double_middle is not None:
             x_BUHW = self.double_middle(self._middle(self.halve_middle(x_BUHW), time_BE, codes_BDhw, is_hidden_Bhw))
         else:
@@ -364,7 +364,7 @@ class UViT(DiffusionDecoder):
             if level:
                 x_BUHW = self.doubles[level - 1](x_BUHW)
             for block in cast(nn.ModuleList, blocks):
-                x_BUHW = block(torch.cat((x_BUHW, kept.pop()), dim=1), time_BE)
+                x_BUHW = block(torch.cat((x_BUHW, skips.pop()), dim=1), time_BE)
         return self.pixels(F.silu(self.norm(x_BUHW)))
 
     def _middle(self, x_BUHW: Tensor, time_BE: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None) -> Tensor:

@@ -28,8 +28,8 @@ def fold(keys: Tensor, values: Tensor | int) -> Tensor:
 
 def uniform(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
     """Return uniform numbers in [0, 1) with 24 random bits each, float32 (B, *shape)."""
-    places = torch.arange(math.prod(shape), device=keys_B.device)
-    bits = fold(fold(keys_B, stream)[:, None], places)
+    indices = torch.arange(math.prod(shape), device=keys_B.device)
+    bits = fold(fold(keys_B, stream)[:, None], indices)
     return (_shift(bits, 40).float() * 2.0**-24).view(len(keys_B), *shape)
 
 

@@ -80,8 +80,8 @@ def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
     training images; for classes it is the most frequent class of each pixel. Names are those of the held-out metrics
     with the prefix mean_image_."""
     domain, objective = config.model.domain, ImageTokenizerObjective(config)
-    valid, own = open_source(config, "valid"), open_source(config, "train")
-    train = ImageSource(config, "valid", own.sets, own.folders)
+    valid, train_source = open_source(config, "valid"), open_source(config, "train")
+    train = ImageSource(config, "valid", train_source.sets, train_source.folders)
     total, num = torch.zeros(()), min(_MEAN_OF, sum(train.sizes))
     for batch in _batches(train, num, _MEAN_BATCH):
         for image in prepared(torch.from_numpy(batch["image"]), config.model):

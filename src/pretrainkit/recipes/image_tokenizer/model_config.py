@@ -38,15 +38,17 @@ class Domain(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = f"domain {self.name!r} is of kind {self.kind!r}"
+        description = f"domain {self.name!r} is of kind {self.kind!r}"
         if self.kind == "classes" and self.num_classes is None:
-            raise ValueError(f"{given}, which needs num_classes\n  set num_classes, counting one for no class")
+            raise ValueError(f"{description}, which needs num_classes\n  set num_classes, counting one for no class")
         if self.kind != "classes" and self.num_classes is not None:
-            message = f"{given}, which does not use num_classes={self.num_classes}\n  leave num_classes out"
+            message = f"{description}, which does not use num_classes={self.num_classes}\n  leave num_classes out"
             raise ConflictError(Conflict(message, [("num_classes", None)], "kind"))
         expected = {"colors": 3, "grey": 1, "normals": 3, "mask": 1, "depth": 1}.get(self.kind, self.num_channels)
         if self.num_channels != expected:
-            message = f"{given} with num_channels={self.num_channels}\n  set num_channels={expected}, or another kind"
+            message = (
+                f"{description} with num_channels={self.num_channels}\n  set num_channels={expected}, or another kind"
+            )
             raise ConflictError(Conflict(message, [("num_channels", expected)], "kind"))
         return self
 
@@ -256,7 +258,7 @@ class CodebookConfig(Config):
     """Replacement of codes that are hardly used. latents: random latents of the batch. split: copies of the most used
     codes with a little noise (Linde, Buzo & Gray 1980). none: keep them."""
     revival_coefficient: Annotated[PositiveFloat, ReadBy("revival", ("latents", "split"))] = 32.0
-    """Replace codes that are used less than the average code, divided by this."""
+    """Replace codes whose use is below the average use of all codes divided by this."""
 
     @property
     def vocab_size(self) -> int:

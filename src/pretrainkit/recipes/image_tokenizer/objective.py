@@ -162,8 +162,8 @@ def _forward_backward_flops(config: ImageTokenizerModelConfig, size: int) -> flo
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         nonlocal total
         weight = cast(Tensor, module.weight)
-        places = output.numel() / (output.shape[-1] if isinstance(module, nn.Linear) else output.shape[1])
-        total += 2.0 * weight.numel() * places
+        num_positions = output.numel() / (output.shape[-1] if isinstance(module, nn.Linear) else output.shape[1])
+        total += 2.0 * weight.numel() * num_positions
 
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):

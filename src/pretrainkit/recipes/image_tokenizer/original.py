@@ -197,14 +197,14 @@ def _domain(channels: int, labels: Any, *, is_features: bool) -> Domain:
     if labels is None and not is_features:
         return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
     kind, num_classes = ("features", None) if labels is None else ("classes", int(labels))
-    wanted = Domain(name=kind, kind=kind, num_channels=channels, num_classes=num_classes)  # type: ignore[arg-type]
+    guessed = Domain(name=kind, kind=kind, num_channels=channels, num_classes=num_classes)  # type: ignore[arg-type]
     ignored = {"name", "folder"}
     same = (
         domain
         for domain in DOMAINS.values()
-        if domain.model_dump(exclude=ignored) == wanted.model_dump(exclude=ignored)
+        if domain.model_dump(exclude=ignored) == guessed.model_dump(exclude=ignored)
     )
-    return next(same, wanted)
+    return next(same, guessed)
 
 
 def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:

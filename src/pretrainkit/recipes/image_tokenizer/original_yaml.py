@@ -109,25 +109,25 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
         nproc: Number of GPUs. The original's batch size is per GPU.
     """
     try:
-        given = parse_yaml(path.read_text("utf-8"), str(path))
+        file_values = parse_yaml(path.read_text("utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}\n  give a config of the original") from None
-    if not isinstance(given, dict):
+    if not isinstance(file_values, dict):
         raise ConfigError(f"{path} is not a mapping\n  give a config of the original")
     for setting in settings:
         parts, value = parse_override(setting)
-        given[".".join(parts)] = value
-    is_diffusion = str(given.get("decoder_type", "vit")).startswith(("unet", "uvit"))
-    values, ignored = checked_keys(given, _DIFFUSION if is_diffusion else _VQ, _WITHOUT_EFFECT, str(path))
+        file_values[".".join(parts)] = value
+    is_diffusion = str(file_values.get("decoder_type", "vit")).startswith(("unet", "uvit"))
+    values, ignored = checked_keys(file_values, _DIFFUSION if is_diffusion else _VQ, _WITHOUT_EFFECT, str(path))
     problems = [
         f"{path}: {key}={values[key]} has no counterpart\n  possible: {', '.join(map(str, possible))}"
         for key, possible in _REQUIRED.items()
         if key in values and values[key] not in possible
     ]
     problems += [
-        f"{path}: unknown value {key}={values[key]}\n  possible: {', '.join(known)}"
-        for key, known in (("domain", DOMAINS), ("loss_fn", _LOSSES))
-        if values[key] not in known
+        f"{path}: unknown value {key}={values[key]}\n  possible: {', '.join(allowed)}"
+        for key, allowed in (("domain", DOMAINS), ("loss_fn", _LOSSES))
+        if values[key] not in allowed
     ]
     if values["imagenet_default_mean_and_std"] and values["domain"] == "rgb":
         problems.append(f"{path}: images are always scaled to -1 to 1\n  set imagenet_default_mean_and_std=false")
@@ -155,14 +155,18 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
 def _model(values: Mapping[str, Any], domain: Domain, path: Path) -> ImageTokenizerModelConfig:
     from pretrainkit.recipes.image_tokenizer.original import model_of
 
-    own = {ours: values[theirs] for ours, theirs in _MODEL_KEYS.items()}
-    own |= {"n_channels": domain.num_channels, "n_labels": domain.num_classes, "image_size": values["input_size_max"]}
-    own |= {"patch_proj": domain.kind != "features"}
+    constructor_values = {ours: values[theirs] for ours, theirs in _MODEL_KEYS.items()}
+    constructor_values |= {
+        "n_channels": domain.num_channels,
+        "n_labels": domain.num_classes,
+        "image_size": values["input_size_max"],
+    }
+    constructor_values |= {"patch_proj": domain.kind != "features"}
     size = str(values["codebook_size"]).replace("_", "")
     if not size.isdecimal():
         raise ConfigError(f"{path}: codebook_size={size} is not a valid number\n  give a number such as 8192")
     try:
-        model = model_of({**values, **own, "codebook_size": int(size)})
+        model = model_of({**values, **constructor_values, "codebook_size": int(size)})
     except CheckpointError as error:
         raise ConfigError(f"{path}: {str(error).splitlines()[0]}\n  change the setting") from error
     changes: dict[str, Any] = {"domain": domain}
@@ -188,7 +192,7 @@ def _run(
     if values["warmup_steps"] > 0:
         warmup = {"num_warmup_steps": values["warmup_steps"] - 1}
     every = values["eval_freq"] if values["step_eval"] else 10_000
-    notes.append(f"checkpoints and evaluations on held-out images are every {every:,} steps")
+    notes.append(f"checkpoints are written and held-out images evaluated every {every:,} steps")
     weight, network = values.get("percept_loss_weight", 0.0), values.get("percept_loss_type")
     perceptual = PerceptualConfig()
     if weight:

@@ -144,7 +144,7 @@ class Codebook(nn.Module):
         return closeness_NK.argmax(-1)
 
     def codes_of(self, ids: Tensor) -> Tensor:
-        """float32 (B, D, h, w) of ids as in `Quantized`."""
+        """Return the codes of ids in the shape of `Quantized.ids`, float32 (B, D, h, w)."""
         return F.embedding(ids, self.codes_KD).permute(0, 3, 1, 2)
 
     @torch.no_grad()
@@ -156,9 +156,9 @@ class Codebook(nn.Module):
         sums_KD = torch.zeros_like(self.codes_KD).index_add_(0, ids_N, latents_ND)
         place_P = torch.arange(len(ids_N) // max(len(keys_B), 1), device=keys_B.device)
         order_N = draws.fold(draws.fold(keys_B, _ORDER)[:, None], place_P).reshape(-1)  # a random order
-        most = self.config.size * (_LATENTS_PER_CLUSTER if self.config.first_codes == "kmeans" else 1)
-        kept_S = order_N.argsort(stable=True)[:most]
-        return CodeStatistics(counts_K, sums_KD, latents_ND[kept_S], order_N[kept_S], most)
+        max_spare = self.config.size * (_LATENTS_PER_CLUSTER if self.config.first_codes == "kmeans" else 1)
+        kept_S = order_N.argsort(stable=True)[:max_spare]
+        return CodeStatistics(counts_K, sums_KD, latents_ND[kept_S], order_N[kept_S], max_spare)
 
     @torch.no_grad()
     def update(self, statistics: CodeStatistics, revival_threshold: float) -> None:
@@ -272,7 +272,7 @@ class Memcodes(nn.Module):
         return Quantized(codes_BDhw, ids, latents_BDhw.new_zeros(B).float(), None)
 
     def codes_of(self, ids: Tensor) -> Tensor:
-        """float32 (B, D, h, w) of ids as in `Quantized`."""
+        """Return the codes of ids in the shape of `Quantized.ids`, float32 (B, D, h, w)."""
         H, _, E = self.codes_HKE.shape
         B, h, w = len(ids), *ids.shape[-2:]
         codes_BHPE = _of_heads(self.codes_HKE @ self.values_HEE, ids.reshape(B, H, h * w))
@@ -316,6 +316,6 @@ class FiniteScalar(nn.Module):
         return Quantized(codes_BhwD.permute(0, 3, 1, 2), ids, zero_B, None)
 
     def codes_of(self, ids: Tensor) -> Tensor:
-        """float32 (B, D, h, w) of ids as in `Quantized`."""
+        """Return the codes of ids in the shape of `Quantized.ids`, float32 (B, D, h, w)."""
         places_BhwD = ids[..., None] // self.base_D % self.levels_D
         return ((places_BhwD - self.levels_D // 2) / (self.levels_D // 2)).permute(0, 3, 1, 2)

@@ -97,12 +97,12 @@ def _classes(classes_HW: NDArray[np.int64], domain: Domain, name: str) -> NDArra
 def _features(content: bytes, model: ImageTokenizerModelConfig, name: str) -> NDArray[np.float32]:
     values = read_array(content, name)
     values = values[:, None, None] if values.ndim == 1 else values
-    wanted = (model.domain.num_channels, model.grid, model.grid)
-    if values.shape != wanted or values.dtype.kind != "f":
+    expected_shape = (model.domain.num_channels, model.grid, model.grid)
+    if values.shape != expected_shape or values.dtype.kind != "f":
         raise DataError(
             f"{name} has {values.dtype} {values.shape}, but model.domain {model.domain.name} with model.image_size="
-            f"{model.image_size} needs floats {wanted}\n  set image_size to the rows of the map x patch_size, or "
-            "compute the features again"
+            f"{model.image_size} needs floats {expected_shape}\n  set image_size to the rows of the map x patch_size, "
+            "or compute the features again"
         )
     return values.astype(np.float32)
 
@@ -180,11 +180,11 @@ def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
 
 def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
     """Raise DataError if a data set has no folder of this name. `setting`: the setting that names the folder."""
-    known = folders_of(path)
-    if folder != "." and folder not in known:
+    existing = folders_of(path)
+    if folder != "." and folder not in existing:
         raise DataError(
             f"{path} has no folder {folder}, where images of {domain.name} are expected\n"
-            f"  it has the folders {', '.join(sorted(known)) or '(none)'}; name the folder of the images: {setting}"
+            f"  it has the folders {', '.join(sorted(existing)) or '(none)'}; name the folder of the images: {setting}"
         )
 
 

@@ -158,11 +158,11 @@ class TokenMaker:
         group_size = max(1, 64 // self.num_parts)
         with ThreadPoolExecutor(_THREADS) as pool:
             groups = [jobs[start : start + group_size] for start in range(0, len(jobs), group_size)]
-            ahead = [pool.submit(self.read, *job) for job in groups[0]] if groups else []
+            futures = [pool.submit(self.read, *job) for job in groups[0]] if groups else []
             for number in range(len(groups)):
-                images_and_parts = [future.result() for future in ahead]
+                images_and_parts = [future.result() for future in futures]
                 # The next group is read while the device encodes this one.
-                ahead = [pool.submit(self.read, *job) for group in groups[number + 1 : number + 2] for job in group]
+                futures = [pool.submit(self.read, *job) for group in groups[number + 1 : number + 2] for job in group]
                 ids = self.codec.encode(np.concatenate([images for images, _ in images_and_parts])).astype(self.dtype)
                 for row, (_, parts) in enumerate(images_and_parts):
                     rows = [(part.top, part.left, part.height, part.width, int(part.is_flipped)) for part in parts]
@@ -175,9 +175,9 @@ def _tokenize_folders(maker: TokenMaker, path: str, manifest: dict[str, Any], pr
     _require_same_manifest(manifest_path, manifest)
     samples = open_samples(path, {maker.folder: suffixes_of(maker.model.domain)})
     number, num = maker.shard
-    mine = range(number, len(samples), num)
+    indices_of_shard = range(number, len(samples), num)
     jobs = []
-    for index in mine:
+    for index in indices_of_shard:
         path_of_tokens, table = (root / folder / f"{samples.keys[index]}.npy" for folder in (maker.out, CROP_SETTINGS))
         if not path_of_tokens.is_file():
             stored = read_array(table.read_bytes(), str(table)) if table.is_file() else None
@@ -189,7 +189,7 @@ def _tokenize_folders(maker: TokenMaker, path: str, manifest: dict[str, Any], pr
             _save(Path(table_name), parts)
         _save(root / maker.out / f"{samples.keys[index]}.npy", ids)
         progress.advance(1)
-    return manifest | {"folder": str(root / maker.out), "written": len(jobs), "kept": len(mine) - len(jobs)}
+    return manifest | {"folder": str(root / maker.out), "written": len(jobs), "kept": len(indices_of_shard) - len(jobs)}
 
 
 def _tokenize_archives(maker: TokenMaker, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -198,10 +198,12 @@ def _tokenize_archives(maker: TokenMaker, path: str, manifest: dict[str, Any], p
     manifest_path = Path(out[0]).parent / MANIFEST_NAME
     _require_same_manifest(manifest_path, manifest)
     number, num = maker.shard
-    mine = range(number, len(images), num)
-    wanted = [number_of_archive for number_of_archive in mine if not Path(out[number_of_archive]).is_file()]
-    progress.stage(f"tokenizing {path} into {maker.out}", len(wanted), "archive")
-    for number_of_archive in wanted:
+    numbers_of_shard = range(number, len(images), num)
+    missing = [
+        number_of_archive for number_of_archive in numbers_of_shard if not Path(out[number_of_archive]).is_file()
+    ]
+    progress.stage(f"tokenizing {path} into {maker.out}", len(missing), "archive")
+    for number_of_archive in missing:
         samples = open_samples(images[number_of_archive], {maker.folder: suffixes_of(maker.model.domain)})
         stored = _stored_tables(tables[number_of_archive], len(samples))
         jobs = [(samples, index, table, tables[number_of_archive]) for index, table in enumerate(stored)]
@@ -212,7 +214,11 @@ def _tokenize_archives(maker: TokenMaker, path: str, manifest: dict[str, Any], p
             _save_archive(Path(tables[number_of_archive]), keys, [parts for _, parts in tokens])
         _save_archive(Path(out[number_of_archive]), keys, [ids for ids, _ in tokens])
         progress.advance(1)
-    return manifest | {"folder": str(manifest_path.parent), "written": len(wanted), "kept": len(mine) - len(wanted)}
+    return manifest | {
+        "folder": str(manifest_path.parent),
+        "written": len(missing),
+        "kept": len(numbers_of_shard) - len(missing),
+    }
 
 
 def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:

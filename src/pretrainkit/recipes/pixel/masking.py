@@ -116,11 +116,11 @@ def draw_spans_by_python(
 ) -> Bools:
     """Do the same as `draw_spans` without the compiled helper, row by row."""
     is_masked_BN = np.zeros((len(keys), num_patches), np.bool_)
-    for row, (length, size, wanted) in enumerate(zip(lengths_B.tolist(), sizes_B.tolist(), num_masked_B.tolist())):
+    for row, (length, size, num_masked) in enumerate(zip(lengths_B.tolist(), sizes_B.tolist(), num_masked_B.tolist())):
         is_masked_BN[row, :size] = original_mask(
             _KeyDraws(keys[row]),
             num_patches=size,
-            num_masking_patches=wanted,
+            num_masking_patches=num_masked,
             num_text_patches=length,
             max_span_length=len(rule.cumulative_weights),
             spacing=rule.spacing,

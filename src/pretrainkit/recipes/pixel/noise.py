@@ -129,10 +129,16 @@ def _accented(word: str, rng: np.random.Generator) -> str:
 def _neighbours() -> dict[str, list[str]]:
     """Return the neighbours of each key, in its row and in the rows above and below, which are shifted by half a
     key."""
-    place = {letter: (row, 2 * column + row) for row, keys in enumerate(_KEYS) for column, letter in enumerate(keys)}
+    position_of_key = {
+        letter: (row, 2 * column + row) for row, keys in enumerate(_KEYS) for column, letter in enumerate(keys)
+    }
     return {
-        letter: [other for other, (r, c) in place.items() if other != letter and abs(r - row) <= 1 and abs(c - at) <= 2]
-        for letter, (row, at) in place.items()
+        letter: [
+            other
+            for other, (r, c) in position_of_key.items()
+            if other != letter and abs(r - row) <= 1 and abs(c - position) <= 2
+        ]
+        for letter, (row, position) in position_of_key.items()
     }
 
 
@@ -226,15 +232,19 @@ def _sentence(lines: list[str], change: Change) -> Iterator[str]:
 
 
 def _jsonl(lines: Iterable[str], columns: Sequence[str], change: Change, source: Path) -> Iterator[str]:
-    for at, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{source}: line {at} is not valid JSON: {error}\n  write one object per line") from error
+            raise DataError(
+                f"{source}: line {number} is not valid JSON: {error}\n  write one object per line"
+            ) from error
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in columns):
-            raise DataError(f"{source}: line {at} does not have text in all of {', '.join(columns)}\n  check --column")
+            raise DataError(
+                f"{source}: line {number} does not have text in all of {', '.join(columns)}\n  check --column"
+            )
         changed = {name: " ".join(change(row[name].split())) for name in columns}
         yield json.dumps(row | changed, ensure_ascii=False)
 
@@ -248,10 +258,12 @@ def _tsv(lines: Iterable[str], columns: Sequence[str], change: Change, source: P
         raise DataError(f"{source} has no column {unknown[0]!r}\n  its columns: {', '.join(names)}")
     column_indices = [names.index(name) for name in columns]
     yield header
-    for at, line in enumerate(rows, 2):
+    for number, line in enumerate(rows, 2):
         cells = line.split("\t")
         if len(cells) != len(names):
-            raise DataError(f"{source}: line {at} has {len(cells)} cells, but the header {len(names)}\n  fix this line")
+            raise DataError(
+                f"{source}: line {number} has {len(cells)} cells, but the header {len(names)}\n  fix this line"
+            )
         for index in column_indices:
             cells[index] = " ".join(change(cells[index].split()))
         yield "\t".join(cells)

@@ -1,4 +1,4 @@
-"""Proposal of a PIXEL project from raw text and fonts."""
+"""Propose a PIXEL project for raw text and fonts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from pretrainkit.rendering.renderer import Renderer
 ROWS, RENDERER = "data/rows", "renderer"
 _LARGE_BYTES, _LARGE_HOURS = 50_000_000, 8.0
 _DRAWN_CHARACTERS = 200
-"""Beginning of each text of the sample that is drawn."""
+"""Number of characters of each text in the sample that are drawn."""
 _NUM_DRAWN = 200
 _MOST_MISSING = 0.5
-"""Share of characters without a glyph from which on the text is not drawn."""
+"""Maximum share of characters without a glyph. With more, the project is refused."""
 _WORD_CHARACTERS = 12
-"""Mean length of a word up to which a text is one with spaces between words."""
+"""Maximum mean length of words. With longer words, the text counts as one without spaces between words."""
 _UNSHAPED = frozenset(
     ("Latin", "Greek", "Cyrillic", "Armenian", "Georgian", "Han", "Kana", "Hangul", "Ethiopic", "Cherokee", "unknown")
 )
-"""Scripts whose letters stand side by side as they are."""
+"""Scripts that need no shaping."""
 
 
 class Drawing(NamedTuple):
-    """Renderer with what it does to a sample of the text."""
+    """Settings of a renderer, with measurements on a sample of the text."""
 
     config: RendererConfig
     num_missing: int
-    """Characters without a glyph."""
+    """Number of characters without a glyph."""
     num_characters: int
     patches_per_character: float
 
@@ -49,12 +49,12 @@ def propose(request: ProjectRequest) -> Proposal:
     paths = [path for path in request.data if path not in fonts]
     text = prepare_text(request, paths or request.data)
     num_bytes = text.survey.num_bytes
-    told = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
+    given = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
     is_large = request.has_accelerator and num_bytes >= _LARGE_BYTES and request.hours >= _LARGE_HOURS
     preset, batch_size, max_patches, why = (
-        ("pixel/small", 256, 529, f"{told}: enough for 26 M parameters")
+        ("pixel/small", 256, 529, f"{given}: enough for 26 M parameters")
         if is_large
-        else ("pixel/tiny", 16, 64, f"{told}: learns letters within minutes")
+        else ("pixel/tiny", 16, 64, f"{given}: learns letters within minutes")
     )
     sample = [beginning[:_DRAWN_CHARACTERS] for beginning in text.survey.sample[:_NUM_DRAWN]]
     engine, engine_reason = _engine(sample)
@@ -106,8 +106,8 @@ def propose(request: ProjectRequest) -> Proposal:
 
 
 def _fonts(paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the fonts that are named, and those inside of named folders."""
-    named = [path for path in paths if path.lower().endswith(SUFFIXES)]
+    """Return the given fonts, and the fonts in given folders."""
+    given = [path for path in paths if path.lower().endswith(SUFFIXES)]
     inside = [
         os.path.join(folder, name)
         for path in paths
@@ -115,13 +115,13 @@ def _fonts(paths: Sequence[str]) -> tuple[list[str], list[str]]:
         for name in sorted(names)
         if name.lower().endswith(SUFFIXES)
     ]
-    return named, inside
+    return given, inside
 
 
 def _engine(sample: Sequence[str]) -> tuple[EngineName, str]:
     shaped = Counter(script for script in map(script_of, sample) if script not in _UNSHAPED)
     if not shaped:
-        return "freetype", "all scripts of the text have letters that stand side by side"
+        return "freetype", "no script of the text needs shaping"
     names = ", ".join(name for name, _ in shaped.most_common(3))
     try:
         from pretrainkit.rendering.pango_library import pango_library
@@ -129,7 +129,7 @@ def _engine(sample: Sequence[str]) -> tuple[EngineName, str]:
         pango_library()
     except MissingPackageError:
         return "freetype", f"{names} would need the engine pango, whose libraries are not installed (docs/rendering.md)"
-    return "pango", f"joins and orders the letters of {names}"
+    return "pango", f"shaping is necessary for {names}"
 
 
 def _strategy(sample: Sequence[str], is_large: bool) -> tuple[Strategy, str]:
@@ -139,11 +139,11 @@ def _strategy(sample: Sequence[str], is_large: bool) -> tuple[Strategy, str]:
         return "continuous", "as the published models"
     if mean_length > _WORD_CHARACTERS:
         return "continuous", "the text has no spaces between words"
-    return "words", "each word begins a patch, which small models learn fastest"
+    return "words", "each word starts a new patch, which small models learn fastest"
 
 
 def _chosen(fonts: Sequence[str], sample: Sequence[str]) -> tuple[list[str], str]:
-    """Return the main font and the fallbacks that add characters of the sample, with the reason."""
+    """Return the main font and the fallback fonts that add characters of the sample, and the reason."""
     if not fonts:
         installed = installed_font()
         if installed is None:
@@ -152,18 +152,18 @@ def _chosen(fonts: Sequence[str], sample: Sequence[str]) -> tuple[list[str], str
                 "  pip install 'pretrainkit[demo]', or give a font: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
             )
         return [str(installed)], "there is no font among the data, and DejaVu Sans Mono is installed with matplotlib"
-    left = set().union(*map(set, sample))
-    chosen, rest = list[str](), list(dict.fromkeys(fonts))
-    while rest and (left or not chosen):
-        missing = {font: _missing(font, left) for font in rest}
-        best = min(rest, key=lambda font: (len(missing[font]), rest.index(font)))
-        if chosen and missing[best] == left:
+    uncovered = set().union(*map(set, sample))
+    chosen, candidates = list[str](), list(dict.fromkeys(fonts))
+    while candidates and (uncovered or not chosen):
+        missing = {font: _missing(font, uncovered) for font in candidates}
+        best = min(candidates, key=lambda font: (len(missing[font]), candidates.index(font)))
+        if chosen and missing[best] == uncovered:
             break
         chosen.append(best)
-        rest.remove(best)
-        left = missing[best]
-    told = "the font that has most characters of the text"
-    return chosen, told + (f", and {len(chosen) - 1} that have others" if len(chosen) > 1 else "")
+        candidates.remove(best)
+        uncovered = missing[best]
+    reason = "the font with the most characters of the text"
+    return chosen, reason + (f", and {len(chosen) - 1} with further characters" if len(chosen) > 1 else "")
 
 
 def _missing(font: str, characters: set[str]) -> set[str]:

@@ -223,8 +223,8 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
 
 def renderer_folder(data: PixelDataConfig) -> Path | None:
     """Return the folder of the renderer with which the training data were, or are, drawn. None if it is unknown."""
-    named = [data.renderer] if data.renderer else []
-    for path in map(Path, [*named, *(f"{source.path}/{RENDERER_FOLDER}" for source in data.train)]):
+    given_paths = [data.renderer] if data.renderer else []
+    for path in map(Path, [*given_paths, *(f"{source.path}/{RENDERER_FOLDER}" for source in data.train)]):
         if path.is_dir():
             return path
     for source in data.train:

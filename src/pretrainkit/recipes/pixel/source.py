@@ -175,11 +175,11 @@ def _is_held_out(num_rows: int, share: float) -> NDArray[np.bool_]:
     held out."""
     # Each block has a fixed number in [0, 1), so that a larger share holds out the same blocks and further ones.
     blocks = np.arange(-(-num_rows // _NEIGHBOURS))
-    place = uniform(fold(_HELD_OUT, blocks), 1)[:, 0]
-    chosen = place < share
+    number_of_block = uniform(fold(_HELD_OUT, blocks), 1)[:, 0]
+    is_held_out = number_of_block < share
     if len(blocks) > 1:
-        chosen[place.argmin()] = True
-    return np.repeat(chosen, _NEIGHBOURS)[:num_rows]
+        is_held_out[number_of_block.argmin()] = True
+    return np.repeat(is_held_out, _NEIGHBOURS)[:num_rows]
 
 
 def bind(config: PixelRun) -> PixelRun:
