@@ -1,4 +1,5 @@
-"""A rank that is killed: all start again by themselves, and the losses are those of a run that was never touched."""
+"""A rank that is killed: within seconds all start again by themselves, and the losses are those of a run that was never
+touched."""
 
 import os
 import sys
@@ -11,6 +12,9 @@ from pretrainkit.launch.local import launch_local
 from support import SUPPORT
 from support.command_line import NO_DROPOUT, losses, pretrainkit, refused, succeed
 
+MOST_SECONDS = 30
+"""Until training continues after a rank was killed."""
+
 
 @pytest.mark.slow
 def test_a_killed_rank_is_started_again_and_the_losses_are_the_same(
@@ -19,12 +23,16 @@ def test_a_killed_rank_is_started_again_and_the_losses_are_the_same(
     run = tmp_path / "run"
     source = Path(sys.modules["pretrainkit"].__path__[0]).parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT.parent), str(source)]))
+    monkeypatch.setenv("STEP_TIMES", str(tmp_path / "times"))
     words = ["train", *settings, *NO_DROPOUT, "checkpoint.asynchronous=false", "checkpoint.keep_last=9"]
     words += ["--out", str(run), "--resume"]
     first, again = ("SIGKILL", "7", *words), ("SIGKILL", "99", *words)
     launch = Launch("local", first, again, processes_per_node=2, max_restarts=1)
     assert launch_local(launch, run, module="support.stopped_training") == 0
     assert [row["checkpoint"] for row in LaunchFolder(run).attempts()] == ["step-00000004", "step-00000012"]
+    rows = [line.split() for line in (tmp_path / "times").read_text().splitlines()]
+    assert [int(step) for _, step in rows] == [*range(1, 8), *range(5, 13)]
+    assert float(rows[7][0]) - float(rows[6][0]) < MOST_SECONDS
     # Two ranks add in another order than one.
     assert losses(run) == pytest.approx(losses(finished_without_dropout), rel=1e-5)
     assert [path.name for path in sorted((run / "logs").iterdir())] == ["rank-0.log", "rank-1.log"]

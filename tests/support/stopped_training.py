@@ -1,11 +1,13 @@
 """`python stopped_training.py SIGNAL STEP WORDS...`: `pretrainkit WORDS...`, which gets SIGNAL after update STEP.
 
-Instead of STEP, EVENT:STEP: when that event of that step was recorded, such as checkpoint:12.
+Instead of STEP, EVENT:STEP: when that event of that step was recorded, such as checkpoint:12. With STEP_TIMES in the
+environment, the time of each logged step is appended to that file.
 """
 
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +20,9 @@ class Stopping(progress.LineWatcher):
 
     def logged(self, step: int, metrics: Mapping[str, Any]) -> None:
         super().logged(step, metrics)
+        if path := os.environ.get("STEP_TIMES"):
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{time.time()} {step}\n")
         self._stop_at(str(step))
 
     def event(self, step: int, kind: str, text: str) -> None:

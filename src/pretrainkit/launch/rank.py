@@ -21,7 +21,7 @@ LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
 """Environment variable with the folder for the process ids, exit codes and output of the ranks."""
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
-_GRACE_SECONDS = 15.0
+_GRACE_SECONDS = 10.0
 """Time for a rank to exit after another rank failed. Gloo raises an error; NCCL waits forever, in code where Python
 receives no signal."""
 
