@@ -455,7 +455,8 @@ def bert_text(
     punkt: Annotated[
         Path | None,
         Option(
-            help="The punkt.json of a tokenizer folder, to split sentences. Default: split after periods and the like."
+            help="The punkt.json of a tokenizer folder, to split sentences. Default: split after sentence-final "
+            "punctuation."
         ),
     ] = None,
     format: Format = "auto",

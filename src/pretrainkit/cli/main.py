@@ -174,8 +174,8 @@ def _group_options(command: Any) -> None:
 
 
 def _explain_errors(command: Any) -> None:
-    """Make the errors of a command's parser plain. An unknown option of a command with settings is answered with the
-    setting of that name."""
+    """Make the parser errors of a command easy to understand. For an unknown option of a command with settings, the
+    message suggests the setting with this name."""
     parse = command.parse_args
     takes_settings = any(param.name == "settings" for param in command.params)
 

@@ -25,10 +25,11 @@ def new(
     go: Annotated[bool, Option("--go", help="Also run the project, to the report.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the proposal as JSON.")] = False,
 ) -> None:
-    """Look at raw data and propose everything that a training needs, with a reason for each: held-out share, shards,
-    vocabulary, lengths, preset, batch. Write the project: config.yaml, run.sh with the commands, README.md.
+    """Examine raw data, choose all settings of a training with a reason for each, and write a project.
 
-    The same command with --go runs it. After an interruption it continues; finished work is kept.
+    The settings are held-out share, shards, vocabulary, lengths, preset and batch. The project has config.yaml, run.sh
+    with the commands, and README.md with the reasons. The same command with --go runs it. After an interruption, the
+    same command continues.
     """
     from pretrainkit import api
 
@@ -51,7 +52,7 @@ def new(
 
 
 def _summary(project: "Project") -> list[str]:
-    """Return what was found and decided; the reasons are in README.md."""
+    """Return lines with the properties of the data and the decisions. Their reasons are in README.md."""
     from pretrainkit.project.files import README, shown
 
     record: Any = project.record
@@ -63,5 +64,5 @@ def _summary(project: "Project") -> list[str]:
     rows += [(item["name"], shown(item["value"])) for item in record["decisions"]]
     width = max(len(name) for name, _ in rows) + 2
     lines += [f"  {name:<{width}}{value}" for name, value in rows]
-    state = "written" if project.is_new else "as it was before"
+    state = "written" if project.is_new else "unchanged"
     return [*lines, f"the reasons are in {project.folder / README}; {state}: config.yaml, run.sh"]

@@ -412,7 +412,7 @@ def test_lines_without_a_counterpart_are_named(files):
         ("A = ", "is not a gin file"),
         ('include "nowhere.gin"', "includes nowhere.gin, which is not in a folder above it"),
         ("A = 3", "says neither how to train nor how to evaluate"),
-        (RUN, "does not say vocab_size, emb_dim"),
+        (RUN, "does not set vocab_size, emb_dim"),
         (f"{MODEL}{RUN}", "is required: give it as"),
     ],
 )

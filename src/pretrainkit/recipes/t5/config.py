@@ -50,7 +50,7 @@ class T5ModelConfig(Config):
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_heads: PositiveInt
-    """Attention heads."""
+    """Number of attention heads."""
     head_size: PositiveInt = 64
     """Width of one head; num_heads x head_size need not be hidden_size."""
     intermediate_size: PositiveInt
@@ -296,7 +296,7 @@ class T5Run(RunConfig):
                 "  set model.kind=decoder_only model.num_encoder_layers=null, or another objective such as prefix_lm"
             )
         if kind == "decoder_only" and len(has_inputs) > 1:
-            problems.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")
+            problems.append("data.denoising.denoisers mixes denoisers with and without inputs\n  use one kind in a run")
         if any(denoiser.pairs for denoiser in denoising.all) and kind != "decoder_only":
             inputs, targets = self.data.input_length, self.data.target_length
             if len(denoising.all) > 1:

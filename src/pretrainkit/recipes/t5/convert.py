@@ -125,7 +125,7 @@ def to_huggingface_config(config: T5ModelConfig, vocabulary: Vocabulary | None =
     """Return the contents of `config.json` with the vocabulary's end mark; None: the end mark of T5."""
     if config.activations not in _FEED_FORWARD:
         raise InputError(
-            f"model.activations {list(config.activations)} have no Hugging Face form\n"
+            f"model.activations {list(config.activations)} do not exist in transformers\n"
             f"  use one of: {'; '.join(', '.join(names) for names in _FEED_FORWARD)}"
         )
     kind = "umt5" if config.bias_per_layer else "t5"

@@ -220,7 +220,7 @@ def sample(
     """Generate one sequence per input, token by token. As in T5X the default is greedy: only the best token.
 
     Args:
-        model: It is in evaluation mode meanwhile.
+        model: The model, which is set to evaluation mode during the call.
         encoder_ids_BS: Inputs, padded with 0 at their ends; None for a decoder-only model.
         max_length: Maximum number of tokens of an answer, including its prompt and end mark.
         temperature: Divisor of the logits, above 0.

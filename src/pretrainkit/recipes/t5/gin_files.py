@@ -201,7 +201,7 @@ def _quoted(value: str) -> str:
 
 
 def _included(name: str, path: Path) -> Path:
-    """The file of an include, which is relative to a folder above the file that includes it."""
+    """Return the path of an included file, which is relative to a folder above the including file."""
     for folder in (*path.parents, Path.cwd()):
         if (folder / name).is_file():
             return folder / name
@@ -271,7 +271,7 @@ class _Reader:
         missing = [name for name in _SIZES if ("", "T5Config", name) not in self._left]
         if missing:
             raise ConfigError(
-                f"{path} does not say {', '.join(missing)} of its T5Config\n"
+                f"{path} does not set {', '.join(missing)} of its T5Config\n"
                 "  include the model as well, such as t5x/examples/t5/t5_1_1/small.gin"
             )
         model = dict(_DEFAULTS["T5Config"]) | self._taken("T5Config", _MODEL)

@@ -220,7 +220,7 @@ def _lengths(batch: HostBatch, side: str) -> NDArray[np.float64]:
     """Return (rows, examples of a row): real tokens of each example; 0 if a row has fewer examples."""
     if f"{side}_segment_ids" in batch:
         segments = np.asarray(batch[f"{side}_segment_ids"])
-        # Equally many columns for both sides, so that an example has the same column on both.
+        # Both sides have the same number of columns, so that an example has the same column on both.
         num = 1 + max(int(batch[name].max(initial=0)) for name in batch if name.endswith("_segment_ids"))
         numbers = segments + num * np.arange(len(segments))[:, None]
         counts = np.bincount(numbers.ravel(), minlength=num * len(segments)).reshape(-1, num)

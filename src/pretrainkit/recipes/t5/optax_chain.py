@@ -33,7 +33,7 @@ _SCALED = {
 }
 """The same for the part of an optimizer that scales gradients."""
 _NEUTRAL = {"eps_root": (0.0,), "mu_dtype": (None, "float32"), "mask": (None,), "accumulator_dtype": (None, "float32")}
-"""Arguments to values that change nothing."""
+"""Maps arguments to the values with which they change nothing."""
 _OF_SCHEDULES = (
     *("init_value", "peak_value", "value", "end_value", "alpha", "exponent"),
     *("warmup_steps", "decay_steps", "transition_steps", "transition_begin"),

@@ -82,7 +82,7 @@ def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def names(config: T5ModelConfig) -> dict[str, str]:
-    """Return T5X's name by our name, of every tensor."""
+    """Return a map from our name of each tensor to T5X's name."""
     return {ours: t5x for ours, t5x, _ in tensors(config)}
 
 
