@@ -1,5 +1,5 @@
-"""OpenAI's ResNets (RN50, RN101, RN50x4, RN50x16, RN50x64), as files of OpenAI and open_clip store them, read as image
-encoders of timm, which computes the same.
+"""Import of OpenAI's ResNets (RN50, RN101, RN50x4, RN50x16, RN50x64) from files of OpenAI and open_clip, as image
+encoders of timm, which compute the same.
 
 Dimensions: E width of the embeddings, H width of the last feature map.
 Source: Radford et al. 2021, https://arxiv.org/abs/2103.00020, section 2.4.
@@ -23,7 +23,7 @@ _MODELS = {
     (48, (6, 8, 18, 8)): "resnet50x16_clip",
     (64, (3, 15, 36, 10)): "resnet50x64_clip",
 }
-"""Channels of the first convolution and blocks of each stage to timm's names."""
+"""Maps (channels of the first convolution, blocks of each stage) to timm's name."""
 _STRIDE = 32
 _NAMES = (
     (r"^(conv|bn)([123])\.", lambda match: f"stem.conv{match[2]}.{match[1]}."),
@@ -35,24 +35,24 @@ _NAMES = (
     (r"^attnpool\.([qkv])_proj\.", lambda match: f"head.{match[1]}."),
     (r"^attnpool\.positional_embedding$", lambda _: "head.pos_embed"),
 )
-"""Their names to timm's, one after another."""
+"""Replacements from OpenAI's names to timm's, applied in this order."""
 
 
 def read_resnet(tensors: Mapping[str, Tensor]) -> tuple[TimmConfig, dict[str, Tensor], Tensor]:
-    """Return the image tower, its tensors under our names, and the projection (E, H).
+    """Return the image tower, its tensors by our names, and the projection (E, H).
 
-    Their projection has a bias, ours has none. The bias becomes a part of the bias of the values: what attention mixes
-    with weights that sum to 1 is changed by a constant, which the projection maps to the bias.
+    OpenAI's projection has a bias, ours has none. The bias is moved to the bias of the values: attention weights sum to
+    1, so this adds a constant to the output of attention, which the projection maps to the original bias.
 
     Args:
-        tensors: Of the whole model.
+        tensors: Tensors of the whole model.
 
     Raises:
-        CheckpointError: It is none of the published ResNets.
+        CheckpointError: It is not one of the published ResNets.
     """
     visual = {name.removeprefix("visual."): tensor for name, tensor in tensors.items() if name.startswith("visual.")}
-    found = [re.match(r"layer(\d)\.(\d+)\.", name) for name in visual]
-    blocks = {(int(match[1]), int(match[2])) for match in found if match}
+    matches = [re.match(r"layer(\d)\.(\d+)\.", name) for name in visual]
+    blocks = {(int(match[1]), int(match[2])) for match in matches if match}
     sizes = len(visual["conv1.weight"]), tuple(sum(stage == number for stage, _ in blocks) for number in range(1, 5))
     if sizes not in _MODELS:
         raise CheckpointError(
@@ -61,7 +61,7 @@ def read_resnet(tensors: Mapping[str, Tensor]) -> tuple[TimmConfig, dict[str, Te
         )
     weight_EH, bias_E = visual.pop("attnpool.c_proj.weight"), visual.pop("attnpool.c_proj.bias")
     values = "attnpool.v_proj.bias"
-    # The shortest of all solutions, in float64, because their difference shall not be seen in float32.
+    # The solution with the smallest norm, in float64, so that its error is invisible in float32.
     added_H = torch.linalg.lstsq(weight_EH.double(), bias_E.double()[:, None], driver="gelsd").solution[:, 0]
     visual[values] = (visual[values].double() + added_H).float()
     state = {f"image.encoder.{_timm_name(name)}": tensor for name, tensor in visual.items()}
