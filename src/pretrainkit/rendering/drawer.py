@@ -112,7 +112,8 @@ class Drawer:
         if self.config.show_controls:
             return text if text.isprintable() else text.translate(_PICTURES)
         if not self.config.parity:
-            return text if text.isprintable() else text.translate(_BLANKS)  # translate is slow
+            # Most texts are printable: str.translate takes as long as drawing the line.
+            return text if text.isprintable() else text.translate(_BLANKS)
         return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")
 
 

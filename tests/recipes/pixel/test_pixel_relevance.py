@@ -87,7 +87,7 @@ def test_an_explained_answer_is_the_answer_and_has_a_weight_for_each_patch(pooli
     assert np.array_equal(again.answer_C, found.answer_C)
     assert not np.array_equal(again.relevance_N, found.relevance_N)
     assert np.array_equal(again.rollout_N, found.rollout_N)
-    with pytest.raises(InputError, match="there is no class 2 among 2"):
+    with pytest.raises(InputError, match="there is no class 2: the model has 2"):
         explain(model, model.encoder, renderer, "a moon", target=2)
 
 

@@ -21,7 +21,7 @@ from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, Sepa
 RECONSTRUCTION, COMMITMENT, PERCEPTUAL = "reconstruction_loss", "commitment_loss", "perceptual_loss"
 USAGE, PERPLEXITY = "codebook_usage", "codebook_perplexity"
 _RARE = 0.1
-"""A code counts as used if its use is above this share of the average use. Codes that were just revived are below."""
+"""A code counts as used if its use is above this share of the average use. Codes just revived are below it."""
 
 
 class ImageTokenizerObjective(SeparableObjective):

@@ -94,7 +94,7 @@ def explain(
     if target is None:
         target = int(answer_C.argmax())
     if not 0 <= target < len(answer_C):
-        raise InputError(f"there is no class {target} among {len(answer_C)}\n  classes are numbered from 0")
+        raise InputError(f"there is no class {target}: the model has {len(answer_C)}\n  classes are numbered from 0")
     return Explanation(
         columns_XP=columns_XP,
         answer_C=answer_C.detach().cpu().numpy(),
