@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-def test_compiled_blocks_train_as_others_do_on_two_ranks(tmp_path: Path) -> None:
-    run_two(Path(compiled_ranks.__file__), str(tmp_path))
+def test_blocks_of_inductor_train_as_others_do_on_two_ranks(tmp_path: Path) -> None:
+    run_two(Path(compiled_ranks.__file__), str(tmp_path), "inductor")
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert found == {f"check_compiled_blocks_train_as_others_do.{rank}": "ok" for rank in range(2)}

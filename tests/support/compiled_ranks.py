@@ -1,9 +1,12 @@
-"""What each of two ranks does in `codegen/test_compiled_ranks.py`, as in `rank_checks`. Inductor compiles blocks."""
+"""`compiled_ranks.py FOLDER BACKEND`: what each of two ranks does in `dist/test_compiled_ranks.py` and
+`codegen/test_compiled_ranks.py`, as in `rank_checks`. That backend compiles blocks."""
 
 import sys
+from functools import partialmethod
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
 from pretrainkit.dist.env import World
@@ -26,4 +29,6 @@ def check_compiled_blocks_train_as_others_do(world: World, folder: Path) -> None
 
 
 if __name__ == "__main__":
+    torch._dynamo.config.run_gc_after_compile = False
+    nn.Module.compile = partialmethod(nn.Module.compile, backend=sys.argv[2])  # type: ignore[assignment]
     run_checks(Path(sys.argv[1]), globals())
