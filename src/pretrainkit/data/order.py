@@ -116,8 +116,7 @@ class Order:
             ]
         self._turns: Turns | None = None
         self._settings = ""
-        """Settings of the turns and of the static order, if they differ from the older modes; part of the
-        fingerprint."""
+        """Settings that only turns and the static order have; part of the fingerprint. Empty in all other orders."""
         if batch_size is not None and (mode == "debias" or mode == "set_by_set"):
             chosen = make_turns(mode, self.sizes, self.weights, batch_size, debias or Debias(), is_static=is_static)
             self._turns, self._settings = chosen

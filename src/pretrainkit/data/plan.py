@@ -1,4 +1,4 @@
-"""Split a global batch into ranks, microbatches and packed rows. All functions are pure: every rank computes the same
+"""Split a batch into ranks, microbatches and packed rows. All functions are pure: every rank computes the same
 plan without communication."""
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pretrainkit.errors import ConfigError, DataError
 
 
 def rank_rows(batch_size: int, rank: int, world_size: int) -> slice:
-    """Return the contiguous rows of the global batch of `rank`. Raises ConfigError if the batch cannot be split
+    """Return the contiguous rows of a batch that `rank` computes. Raises ConfigError if the batch cannot be split
     evenly."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} does not exist among {world_size} ranks")
@@ -42,12 +42,12 @@ def token_microbatches(
     microbatch.
 
     Args:
-        lengths: (B,) tokens of each example of the global batch.
+        lengths: (B,) tokens of each example of the batch.
         world_size: Number of ranks; divides B.
         records: Identify an example that is too long in the message.
 
     Returns:
-        The microbatches of each rank, as slices of the rows of the global batch.
+        The microbatches of each rank, as slices of the rows of the batch.
     """
     longest = int(lengths.max(initial=0))
     if longest > capacity:

@@ -132,7 +132,7 @@ def _unreadable(path: Path | str, error: Exception) -> DataError:
 
 
 def is_address(path: str) -> bool:
-    """True for addresses that fsspec opens: s3://…, gs://…, https://…"""
+    """True if fsspec opens the path: s3://…, gs://…, https://…"""
     return "://" in path
 
 

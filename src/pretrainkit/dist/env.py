@@ -64,7 +64,7 @@ class World:
         return tensor
 
     def max(self, *values: float) -> list[float]:
-        """Return the maximum of each value over all ranks, by one small message over the CPU. It waits for no
+        """Return the maximum of each value over all ranks, by one small message over the CPU. It does not wait for a
         device."""
         if self.world_size == 1:
             return list(values)

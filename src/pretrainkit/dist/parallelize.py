@@ -294,7 +294,7 @@ def gather_root_weights(model: nn.Module) -> None:
 def averages_gradients(model: nn.Module) -> bool:
     """True if the backward pass stores the mean over ranks in `grad` (DDP, FSDP2), not this rank's own gradient.
 
-    Sums over the global batch are then world size times that mean.
+    Sums over the batch of all ranks are then world size times that mean.
     """
     return isinstance(model, DistributedDataParallel) or is_sharded(model)
 

@@ -44,8 +44,8 @@ class AttentionLayout(ABC):
     def attend_from(
         self, q_WHK: Tensor, kv_T2HK: Tensor, query_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor | None:
-        """Attend like `attend`, but only with the queries `q_WHK` of some tokens: (W, H, K). None: this layout can only
-        compute all tokens. `query_W` are the int64 indices of the query tokens, ascending."""
+        """Attend like `attend`, but only with the queries `q_WHK` of some tokens. `query_W` has the int64 indices of
+        these tokens, ascending. Returns (W, H, K), or None if this layout can only compute all tokens."""
         return None
 
     def query_rows(self, x_TD: Tensor) -> Tensor:

@@ -37,8 +37,9 @@ class TextTransformer(nn.Module):
     ) -> None:
         """Build without initialising weights; see `initialise`.
 
-        With `is_causal`, tokens see only tokens before them. `pool` is eos (the last real token), cls (the first), mean
-        (over real tokens) or last (the last slot, padding or not, and padding is attended to), after the final norm.
+        With `is_causal`, tokens see only themselves and the tokens before them. `pool` is eos (the last real token),
+        cls (the first), mean (over real tokens) or last (the last slot, padding or not, and padding is attended to),
+        after the final norm.
         """
         super().__init__()
         self.width, self.is_causal, self.pool = width, is_causal, pool

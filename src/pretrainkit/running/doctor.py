@@ -139,7 +139,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def compiling(device_type: str) -> Finding:
-    """Return whether `torch.compile` has all it needs for devices of a type."""
+    """Return the result for `torch.compile`, which needs compilers that depend on the type of the devices."""
     from pretrainkit.dist.parallelize import missing_for_compiling
 
     if missing := missing_for_compiling(device_type):
@@ -163,7 +163,8 @@ def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
     missing = [name for name in HELPERS if name not in outcomes]
     if missing:
         names = [name.removeprefix("pretrainkit.") for name in missing]
-        cost = f"Python does the same more slowly (times the CPU time: {', '.join(SLOWER[name] for name in names)})"
+        slower = ", ".join(SLOWER[name] for name in names)
+        cost = f"Python code replaces them and is slower (factors of CPU time: {slower})"
         return Finding("compiled helpers", "limited", f"not built: {', '.join(names)}; {cost}", _build())
     return Finding("compiled helpers", "good", ", ".join(name.removeprefix("pretrainkit.") for name in HELPERS))
 

@@ -52,18 +52,18 @@ PROBES = (
 def import_config(
     path: str | Path, recipe: str | None = None, settings: Iterable[str] = (), nproc: int = 1
 ) -> ImportedConfig:
-    """Convert a config file of the system that a recipe succeeds to a config or command of ours, for `nproc` ranks.
+    """Convert a config file of another system, such as T5X, to a config or command of ours, for `nproc` ranks.
 
-    Without `recipe`, the keys of the file determine the recipe. `settings` are `dotted.key=value` in that system's own
-    keys.
+    Without `recipe`, the file's extension or its keys determine the recipe. `settings` are `dotted.key=value` in that
+    system's own keys.
     """
     reader = _reader_of(Path(path)) if recipe is None else able(find_recipe(recipe), ReadsConfigs)
     return reader.import_config(Path(path), settings, nproc)
 
 
 def _reader_of(path: Path) -> ReadsConfigs[Any]:
-    """Return the recipe that knows most of the top-level keys of a file. Raises InputError if the file is a config of
-    ours or unknown."""
+    """Return the recipe that reads files with this extension, or else knows most of the top-level keys. Raises
+    InputError if the file is a config of ours or unknown."""
     readers = recipes_able(ReadsConfigs)
     by_suffix = [recipe for recipe in readers.values() if path.suffix in recipe.config_suffixes]
     if len(by_suffix) == 1:
@@ -80,7 +80,9 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
     if [*numbers.values()].count(numbers[best]) != 1:
         systems = " and ".join(f"{recipe.reads_configs_of} (--recipe {name})" for name, recipe in readers.items())
         shown = ", ".join(map(str, list(keys)[:5])) or "none"
-        raise InputError(f"{path} is not recognised by its keys ({shown})\n  supported config files: {systems}")
+        raise InputError(
+            f"{path} is an unknown kind of config file: its keys are {shown}\n  supported config files: {systems}"
+        )
     return readers[best]
 
 

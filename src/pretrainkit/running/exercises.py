@@ -2,8 +2,9 @@
 
     python -m pretrainkit.running.exercises NAME ...
 
-prints a line of JSON for each: its name and the error. Nothing of pretrainkit that would fix anything is imported
-before, so a package that works here works in any program. If a package ends the process, this counts as its error.
+prints a line of JSON for each: its name and the error. No part of pretrainkit that works around broken packages is
+imported before, so a package that works here works in any program. If a package ends the process, this counts as its
+error.
 """
 
 from __future__ import annotations

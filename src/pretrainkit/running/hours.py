@@ -121,7 +121,7 @@ def _as_started(config: RunConfig, origins: Origins, hours: float, folder: RunFo
 
 
 class _TrialEnded(Exception):
-    """Ends a trial."""
+    """Raised to end a trial."""
 
 
 class _Clock(Watcher):
@@ -155,7 +155,7 @@ class _Clock(Watcher):
 
 
 def _measure(config: RunConfig, hours: float, out: Path, watcher: Watcher, device: str | None) -> _Clock:
-    """Train for a short time in a folder beside `out`, which is removed."""
+    """Train for a short time in a temporary folder beside `out`."""
     seconds = min(TRIAL_SECONDS, 3600 * hours * _TRIAL_SHARE)
     watcher.event(0, "trial", f"measuring the speed of a step on this machine, {seconds:.0f} s and an evaluation")
     has_limit = config.data.num_epochs is not None

@@ -21,8 +21,8 @@ _NOT_OF_TOKENIZERS = (".*", "onnx", "pretrainkit.json", *(f"*.{ending}" for endi
 
 
 def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
-    """Raise DataError for token shards of another tokenizer than the model's. Without copies of both, it cannot
-    tell."""
+    """Raise DataError for token shards of another tokenizer than the model's. Nothing is checked unless a copy of both
+    tokenizers exists."""
     own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
     for source in sources:
         theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
@@ -38,7 +38,7 @@ def require_ids_of_model(config: RunConfig, tokenizer: Path | None) -> None:
     """Raise InputError for a tokenizer with ids beyond the model's embeddings."""
     from pretrainkit.tokenizers.load import load_tokenizer
 
-    size = getattr(config.model, "vocab_size", None)  # models of pictures have none
+    size = getattr(config.model, "vocab_size", None)  # image models have no vocabulary
     if tokenizer is not None and size is not None and (num_pieces := load_tokenizer(tokenizer).vocab_size) > size:
         raise InputError(
             f"the tokenizer {tokenizer} has {num_pieces} pieces, but the model reads {size}\n"

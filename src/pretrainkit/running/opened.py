@@ -122,7 +122,7 @@ def read_model(
     is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
     if averaged and is_export:
         raise CheckpointError(f"{path} is an export with one set of weights\n  use the run that it came from")
-    if (path / "config.json").is_file():  # Hugging Face
+    if (path / "config.json").is_file():  # an export to Hugging Face, or a folder of transformers
         settings = read_settings(path / SETTINGS)
         own = None if settings is None else settings.config.get("recipe")
         reader = find_recipe(recipe or own or recipe_of_export(path))

@@ -128,8 +128,9 @@ def make_plan(
     dry_run: bool = True,
     device_bytes: float | None = None,
 ) -> Plan:
-    """Estimate the resources of a run without its devices. Imports torch, but never allocates the model's numbers. The
-    first examples of its data are read; without data, examples as long as the settings allow are assumed.
+    """Estimate the resources of a run without its devices. Imports torch, but never allocates memory for the model's
+    parameters. The first examples of its data are read; without data, examples as long as the settings allow are
+    assumed.
 
     Args:
         num_gpus: Number of devices, one per rank.
@@ -167,7 +168,7 @@ def make_plan(
         config = with_num_steps(config, build_loader(config, source, rank=0, world_size=1))
     else:
         config, assumed = able(recipe, PlansWithoutData).without_data(config)
-        problems = config.problems(num_gpus)  # the assumed values have none
+        problems = config.problems(num_gpus)  # the assumed values cause no problems
     if config.parallel.strategy == "hsdp" and num_gpus % shards and config.parallel.shard_ranks is None:
         problems.append(
             f"{num_gpus} devices are not a whole number of machines with {gpus_per_node} devices each\n"

@@ -63,7 +63,7 @@ def run_training(
     config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
 ) -> dict[str, float]:
     """Run `train` or `resume` from a config to the last metrics."""
-    if resuming and (complete := _complete(folder, config, watcher)) is not None:  # first, as the data may be gone
+    if resuming and (complete := _complete(folder, config, watcher)) is not None:  # first: the data may no longer exist
         return complete
     run = resolve(config, folder, origins, resuming=resuming)
     if resuming and (complete := _complete(folder, run.config, watcher)) is not None:

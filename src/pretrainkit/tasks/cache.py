@@ -115,7 +115,7 @@ class CachedExamples(Examples):
 
     @cached_property
     def _readers(self) -> list[tuple[str, np.dtype, list[tuple[NDArray, NDArray]]]]:
-        """For each feature: name, dtype, and per shard its tokens and (examples + 1,) begins of the examples."""
+        """Name and dtype of each feature, and for each shard its tokens and (examples + 1,) begins of examples."""
         readers = []
         for name, shards in self.shards.items():
             parts = []

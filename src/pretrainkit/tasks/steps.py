@@ -62,8 +62,8 @@ class CacheMarker:
 
 
 class Regroup(ABC):
-    """Step that makes other examples from all of them, by index, such as segments of concatenated documents. Only after
-    the cache marker, without random steps between the marker and this step."""
+    """Step that makes new examples from all examples, such as segments of concatenated documents. Only after the cache
+    marker, without random steps between the marker and this step."""
 
     @abstractmethod
     def regroup(
@@ -249,7 +249,7 @@ class SourceExamples(Examples):
 
 
 class StepsOver(Examples):
-    """Examples after further steps that make one example from one, in epoch 0, or any epoch with `at`."""
+    """Examples after further steps, each of which maps one example to one. In epoch 0, or with `at` in any epoch."""
 
     def __init__(self, base: Sequence[Example], steps: Steps) -> None:
         self._base, self._steps = base, steps

@@ -514,7 +514,7 @@ class TaskRegistry:
             else:
                 self._member(name, mixture.name)
         if not tasks:
-            raise ConfigError(f"all of mixture {mixture.name!r} is left out\n  leave out less of it")
+            raise ConfigError(f"every member of mixture {mixture.name!r} is left out\n  leave out fewer of them")
         return tuple(tasks)
 
     def _names_within(self, mixture: Mixture) -> set[str]:

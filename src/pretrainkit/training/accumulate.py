@@ -260,7 +260,7 @@ class _Nearest(NamedTuple):
 
     score_b: Tensor
     index_b: Tensor
-    """int64 index in the global batch."""
+    """int64 index in the batch of all ranks."""
 
     @classmethod
     def of(cls, vectors_bD: Tensor) -> "_Nearest":
@@ -329,7 +329,7 @@ def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _term_factors(scales: Mapping[str, float], weights: Tensor, gradient_scale: float) -> Tensor:
-    """Return the factor for each term's sum; 0 if the global batch does not have the term."""
+    """Return the factor for each term's sum; 0 if the batch of all ranks does not have the term."""
     scaled = torch.tensor([scale * gradient_scale for scale in scales.values()], dtype=weights.dtype)
     scaled = from_host(scaled, weights.device)
     return torch.where(weights > 0, scaled / weights, 0.0)

@@ -104,7 +104,7 @@ class RunFolder:
                 "  use a folder that `pretrainkit train` wrote, such as runs/NAME"
             ) from None
         if not isinstance(tree, dict) or not isinstance(tree.get("recipe"), str):
-            raise DataError(f"{path} does not contain a config\n  a config names its recipe")
+            raise DataError(f"{path} names no recipe, so it is not a config\n  restore it from a copy")
         return tree
 
     def summary(self) -> dict[str, Any]:

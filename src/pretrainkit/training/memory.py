@@ -22,7 +22,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
 """Numbers of settings in `mallopt(3)`."""
 _KEEP = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20, _MMAP_MAX: 0}
 """Keep the end of the heap, grow it by at least 64 MB, and give no array a mapping of its own."""
-_HUGE_ROOM = 1 << 30
+_HUGE_BYTES = 1 << 30
 """Bytes of address space for which huge pages are requested; arrays are allocated there first. A page is not taken
 before it is written to."""
 _HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
@@ -62,11 +62,11 @@ def _ask_for_huge_pages() -> None:
     library = ctypes.CDLL(None)
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
-    address = library.malloc(_HUGE_ROOM)
+    address = library.malloc(_HUGE_BYTES)
     if address is None:
         return
     # Requests must cover whole huge pages: round the start up and the end down.
-    start, stop = -(-address // _HUGE_PAGE) * _HUGE_PAGE, (address + _HUGE_ROOM) // _HUGE_PAGE * _HUGE_PAGE
+    start, stop = -(-address // _HUGE_PAGE) * _HUGE_PAGE, (address + _HUGE_BYTES) // _HUGE_PAGE * _HUGE_PAGE
     library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _MADV_HUGEPAGE)
     library.free(address)
 

@@ -4,7 +4,7 @@ There are two kinds:
 
 * `SeparableObjective` (bert, t5, pixel, fourm): every loss term is a sum over parts of the batch, so microbatches and
   ranks can be added up before one division.
-* `CoupledObjective` (clip): the loss needs the embeddings of the whole global batch at once. The trainer embeds
+* `CoupledObjective` (clip): the loss needs the embeddings of the whole batch of all ranks at once. The trainer embeds
   microbatch by microbatch, takes the gradient at the embeddings, and pushes it through each microbatch.
 
 A batch is a dict of tensors on the model's device; a host batch is the same dict with NumPy arrays.
@@ -82,7 +82,7 @@ class Objective(ABC):
 class SeparableObjective(Objective):
     """A loss that adds up over microbatches.
 
-    The training loss is the sum over terms of scale x (total over the global batch) / (weight over the global batch).
+    The training loss is the sum over terms of scale x total / weight, both added up over the batch of all ranks.
     """
 
     @property
@@ -113,7 +113,7 @@ class Embedded(NamedTuple):
 
 
 class CoupledObjective(Objective):
-    """A loss over the embeddings of the whole global batch."""
+    """A loss over the embeddings of the whole batch of all ranks."""
 
     @abstractmethod
     def embed(self, model: nn.Module, batch: Batch) -> Embedded:
@@ -124,13 +124,12 @@ class CoupledObjective(Objective):
     def loss_from(
         self, model: nn.Module, vectors: dict[str, Tensor], labels: dict[str, Tensor], rows: slice
     ) -> dict[str, LossSum]:
-        """Return the loss terms of this rank's rows against all embeddings of the global batch. Called outside of
-        autocast.
+        """Return the loss terms of this rank's rows against the embeddings of all ranks. Called outside of autocast.
 
         Args:
             model: Provides parameters of the loss itself (a temperature), which get their gradient here.
-            vectors: Embeddings of the whole global batch, each (B_global, D), at least float32, in global example
-            order. labels: Labels from `embed`, of the whole global batch.
+            vectors: Embeddings of all ranks, each (B_global, D), at least float32, in the order of the batch.
+            labels: Labels from `embed`, of all ranks.
             rows: The rows of this rank, equally many on every rank. Terms are sums over these rows only, so that ranks
                 can be added up.
 
@@ -151,7 +150,7 @@ class CoupledObjective(Objective):
         self, model: nn.Module, rows_bD: Tensor, columns_bD: Tensor, first_row: int, first_column: int
     ) -> Tensor:
         """Return the sum of the loss over all pairs of a row and a column, a scalar with gradient. `first_row` and
-        `first_column` are the indices in the global batch of the first row and the first column."""
+        `first_column` are the indices in the batch of all ranks of the first row and the first column."""
         raise NotImplementedError
 
     def block_terms(

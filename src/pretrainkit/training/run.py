@@ -18,7 +18,7 @@ from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConf
 
 
 class PrecisionConfig(Config):
-    """Number formats. Master weights and optimiser state are always float32."""
+    """Number formats. Master weights and optimizer state are always float32."""
 
     compute: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on GPUs, out-of-tree back ends and CPUs (AVX512_BF16 or AMX) that support it, otherwise float32.
@@ -109,7 +109,7 @@ class LogConfig(Config):
     """Services that show metrics and samples besides metrics.jsonl. The files of TensorBoard are in the run folder; the
     other services read address and login from their own environment variables."""
     project: str = "pretrainkit"
-    """Name of the project (experiment in MLflow) there."""
+    """Name of the project in these services (in MLflow: of the experiment)."""
     diagnostics: bool = False
     """Also log, for each block of the model, gradient norm, update-to-weight ratio and largest activation, and the
     learning rate of each parameter group. Costs a copy of the weights at each logged step."""

@@ -223,7 +223,7 @@ def test_what_a_mixture_lacks_is_told_at_once_and_can_be_left_out(tmp_path):
     with pytest.raises(ConfigError, match="nearest names are: glue_rte_v002"):
         REGISTRY.supplied(Supply(left_out=frozenset({"glue_rt_v002"})))
     everything = frozenset(REGISTRY.task_names("glue_v002_proportional"))
-    with pytest.raises(ConfigError, match="all of mixture 'glue_v002_proportional' is left out"):
+    with pytest.raises(ConfigError, match="every member of mixture 'glue_v002_proportional' is left out"):
         REGISTRY.supplied(Supply(BYTES, folders, left_out=everything)).tasks("glue_v002_proportional")
 
 

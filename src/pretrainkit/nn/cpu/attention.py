@@ -22,7 +22,7 @@ from pretrainkit.nn.cpu.dropout import keep_factors
 from pretrainkit.nn.relative_bias import RelativeBias
 
 _QUERIES_PER_TILE = 128
-"""Used if some keys are masked: small enough to skip most masked keys, large enough for fast products."""
+"""Queries per tile if some keys are masked: small enough to skip most masked keys, large enough for fast products."""
 _SCORES_AT_A_TIME = 1 << 17
 """Scores computed at once: half the size of a core's second-level cache."""
 

@@ -110,7 +110,7 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
     biases = {name: bool(values.get(name, True)) for name in _BIASES}
     if len(set(biases.values())) > 1:
         raise CheckpointError(
-            f"only some layers have biases: {biases}\n  this is not supported, and no released model has it"
+            f"only some layers have biases: {biases}\n  this is not supported, and no released model is like this"
         )
     unknown = sorted(values.keys() - config_of(published_model("tiny", (published("rgb@224"),))).keys() - _IGNORED)
     if unknown or values["act_layer"] not in _ACTIVATIONS:

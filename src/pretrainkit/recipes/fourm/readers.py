@@ -211,8 +211,9 @@ class ColorMap(_Image):
 
 
 class Caption(Reader):
-    """Captions from `.txt` or JSON: a text, a list of texts, or a list of {"caption": text}. Of several captions, the
-    one of the stored part is taken, or one is drawn."""
+    """Captions from `.txt` or JSON: a text, a list of texts, or a list of {"caption": text}. Of several captions,
+    the stored part with number k > 0 has caption k (`aligned_captions`). Otherwise training draws a caption, and
+    evaluation uses the first one."""
 
     suffixes = (".txt", *JSON_SUFFIXES)
 

@@ -43,7 +43,7 @@ def boxes(
     boxes_N4 = np.array([box["boxes"] for box in detected], np.float64)
     names = [str(box["class_name"]) for box in detected]
     if not (np.abs(boxes_N4) < _FARTHEST_SHARE).all():
-        raise ValueError("the coordinates of a box are not shares of the image")
+        raise ValueError("the coordinates of a box are not shares of the image's width and height, from 0 to 1")
     moved_N4 = part.boxes(boxes_N4)
     clipped_N4 = moved_N4.clip(0, 1)
     area_N, whole_N = _area(clipped_N4), _area(moved_N4)

@@ -220,7 +220,7 @@ def _has_label(label_B: Tensor) -> Tensor:
 
 class SpanObjective(GlueObjective):
     """Half the cross-entropy of the first slot plus half of that of the last slot: the mean over the windows of the
-    global batch whose slots are known."""
+    batch of all ranks whose slots are known."""
 
     terms = ("cross_entropy",)
 

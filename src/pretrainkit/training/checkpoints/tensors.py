@@ -196,7 +196,7 @@ def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, i
     """Assign each tensor to a file, numbered from 1, so that a rank's files have about `_FILE_BYTES` each."""
     numbers, num_bytes = {}, 0
     for name, tensor in tensors.items():
-        # By the bytes that all ranks together have written before it.
+        # A tensor's file follows from the bytes of all tensors before it, which are spread evenly over the ranks.
         numbers[name] = 1 + num_bytes // (_FILE_BYTES * world_size)
         num_bytes += tensor.numel() * tensor.element_size()
     return numbers

@@ -146,8 +146,8 @@ class ScheduleConfig(Config):
 
     name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant", "factors"] = "linear"
     """linear: decay to floor at num_steps. cosine: the same along a cosine. inverse_sqrt: peak x sqrt(warmup / t). wsd:
-    constant, then 1 - sqrt decay to floor over the last num_decay_steps. constant: no decay after the warm-up. factors:
-    T5X's product of named factors; warm-up only as one of the factors."""
+    constant, then decay to floor over the last num_decay_steps, as 1 - sqrt(share of these steps). constant: no decay
+    after the warm-up. factors: T5X's product of named factors; warm-up only as one of the factors."""
     num_warmup_steps: NonNegativeInt = 0
     """Number of warm-up updates until peak_lr is reached."""
     warmup_share: Rate | None = None

@@ -17,7 +17,7 @@ from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.parameters import local_gradients, local_tensors
 
 ADAMW_RMS = 0.2
-"""Root mean square that AdamW's updates usually have, and Muon's are given."""
+"""Root mean square of AdamW's usual updates. Muon scales its updates to it."""
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NUM_ITERATIONS = 5
 _EPSILON = 1e-7

@@ -33,7 +33,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class Question(Row):
-    """A question. Its truth are the right answers and their begins in the context; empty: there is no answer."""
+    """A question. `truth` has each right answer with its first character in the context; empty: there is no answer."""
 
     truth: tuple[tuple[str, int], ...] | None
     id: str
@@ -190,7 +190,7 @@ class SpanExamples(Labelled):
         them."""
         (best, null), question = candidates_and_null, self.rows[row]
         answer = self._answer(question, best, null)
-        # A softmax over these candidates only.
+        # The softmax is over these candidates only.
         weights = np.exp(np.array([candidate.score for candidate in best]) - (best[0].score if best else 0.0))
         spans = [self._span(question.context, candidate) for candidate in best]
         return {
