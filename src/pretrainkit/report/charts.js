@@ -32,15 +32,16 @@
   const FORMATS = { step: (value) => Math.round(value).toLocaleString("en"), hours };
   const format = (unit) => FORMATS[unit] ?? plain;
 
-  // Round values between the ends of a log axis: powers of ten, or multiples of one step where it has few of them.
+  // Round values between the ends of a log axis: 1, 2 and 5 times powers of ten, the powers alone where these are many,
+  // and multiples of one step where these are few.
   function logTicks(low, high) {
-    const power = (exponent) => +`1e${exponent}`;
-    const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
-    if (last - first >= 2) {
-      const every = Math.ceil((last - first) / 6);
-      return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, i) => power(first + i * every));
-    }
-    const rough = (high - low) / 5, base = power(Math.floor(Math.log10(rough)));
+    const first = Math.floor(Math.log10(low)), num = Math.floor(Math.log10(high)) - first + 1;
+    const every = Math.ceil(num / 8), factors = num > 3 ? [1] : [1, 2, 5];
+    const decades = Array.from({ length: num }, (_, i) => i).filter((i) => i % every === 0);
+    const values = decades.flatMap((i) => factors.map((factor) => +`${factor}e${first + i}`));
+    const inside = values.filter((value) => value >= low && value <= high);
+    if (inside.length >= 3) return inside;
+    const rough = (high - low) / 5, base = +`1e${Math.floor(Math.log10(rough))}`;
     const step = base * [1, 2, 5, 10].find((factor) => factor * base >= rough);
     const start = Math.ceil(low / step);
     return Array.from({ length: Math.floor(high / step) - start + 1 }, (_, i) => +((start + i) * step).toPrecision(12));

@@ -84,7 +84,9 @@ def chart_panels(runs: Sequence[Run], large: Sequence[Chart], small: Sequence[Ch
     charts = [*large, *small]
     if not charts:
         return []
-    panels = [_panel(number, chart, is_large=number < len(large)) for number, chart in enumerate(charts)]
+    # Several runs have buttons with their colours, which are the legend of all charts.
+    has_legend = len(runs) == 1
+    panels = [_panel(number, chart, number < len(large), has_legend) for number, chart in enumerate(charts)]
     noscript = tag("noscript", tag("p", "The curves are drawn by the browser: allow this page to run its scripts."))
     return [
         noscript,
@@ -95,11 +97,10 @@ def chart_panels(runs: Sequence[Run], large: Sequence[Chart], small: Sequence[Ch
     ]
 
 
-def _panel(number: int, chart: Chart, *, is_large: bool) -> Markup:
+def _panel(number: int, chart: Chart, is_large: bool, has_legend: bool) -> Markup:
     names = dict.fromkeys((line.name, line.color, line.kind == "faint") for line in chart.series)
-    is_of_one = len({line.run for line in chart.series}) == 1 and chart.series[0].name.startswith(("training", "held"))
     keys = [tag("span", swatch(color, is_faint=is_faint), name) for name, color, is_faint in names]
-    legend = tag("div", *keys, class_="legend") if is_of_one and len(keys) > 1 else None
+    legend = tag("div", *keys, class_="legend") if has_legend and len(keys) > 1 else None
     plot = tag("div", class_="plot large" if is_large else "plot", data_chart=number)
     return tag("div", tag("h3", chart.title), legend, plot, class_="panel")
 

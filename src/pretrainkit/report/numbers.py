@@ -12,6 +12,7 @@ _WORDS = {
     "num": "number of",
     "ema": "EMA",
     "valid": "held-out",
+    "gib": "GiB",
 }
 _SHARES = frozenset({"padding", "data_wait", "mfu"})
 
