@@ -152,7 +152,7 @@ def test_a_stale_cache_is_passed_over_and_can_be_made_anew(task, tmp_path, caplo
     assert cache_task(task, out) == folder
     edited = task.replace(preprocessors=(Filter(lambda example: True), *task.preprocessors))
     assert not edited.bind("train", caches=[out]).is_cached
-    advice = followed(caplog.messages[-2], "tasks/cache.py: task …: the cache in … is stale")
+    advice = followed(caplog.messages[-2], "tasks/cache.py: task …: the cache in … is outdated")
     assert advice.split()[-5:] == ["cache", task.name, "--out", str(out), "--overwrite"]  # done below
     with pytest.raises(DataError, match="from other data, splits or steps: train, validation do not"):
         cache_task(edited, out)

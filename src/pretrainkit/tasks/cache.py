@@ -70,7 +70,7 @@ class TaskCache:
 
 
 def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache | None:
-    """Return the first of `caches` with a split of the current `Task`; outdated ones are skipped with a warning."""
+    """Return the first of `caches` that has the split of this `Task`. An outdated cache is skipped with a warning."""
     for folder in caches:
         path = task_folder(folder, task.name)
         cache = TaskCache(path)
@@ -86,7 +86,7 @@ def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache
         if cache.info(split)["fingerprint"] == expected:
             return cache
         _logger.warning(
-            "task %s: the cache in %s is stale, its data, steps or vocabularies have changed; examples of %s are "
+            "task %s: the cache in %s is outdated: its data, steps or vocabularies have changed. Examples of %s are "
             "computed while they are read\n  create the cache again: pretrainkit tasks cache %s --out %s --overwrite",
             task.name, path, split, task.name, folder,
         )  # fmt: skip

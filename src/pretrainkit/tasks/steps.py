@@ -133,7 +133,7 @@ class Steps:
             self._calls.append((step, callable_of(step), "rng" in requested, more))
 
     def one(self, example: Mapping[str, Any], epoch: int, index: int) -> Example:
-        """Return the example after steps that all make one example from one."""
+        """Return the example after all steps, each of which maps one example to one."""
         for number, (step, function, is_random, more) in enumerate(self._calls):
             assert function is not None
             try:

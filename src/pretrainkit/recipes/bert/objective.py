@@ -15,7 +15,7 @@ from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, Sepa
 
 
 class BertObjective(SeparableObjective):
-    """The loss is mean(masked-word cross-entropy) + mean(sentence-order cross-entropy), each over the global batch."""
+    """Mean masked-word cross-entropy plus mean sentence-order cross-entropy, each over the batch of all ranks."""
 
     def __init__(self, config: BertRun) -> None:
         self._config = config

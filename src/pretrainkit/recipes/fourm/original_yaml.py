@@ -377,7 +377,7 @@ def _set(
             known = _ABSENT.get(alphas.rpartition("/")[2])
             if known is None:
                 raise
-            notes.append(f"{file}: {name}: the release lacks {alphas}; the mixture is {known}")
+            notes.append(f"{file}: {name}: the release lacks {alphas}; the mixture {known} replaces it")
             mixture = PUBLISHED[known]
     else:
         mixture = (

@@ -188,8 +188,8 @@ class LinearHead(HeadedEncoder):
 
 
 class TextObjective(GlueObjective):
-    """Cross-entropy of classes, or squared error of numbers: the mean over labelled examples, or words, of the global
-    batch."""
+    """Cross-entropy of classes, or squared error of numbers: the mean over labelled examples, or words, of
+    the batch of all ranks."""
 
     def __init__(self, config: GlueRun) -> None:
         super().__init__(config)

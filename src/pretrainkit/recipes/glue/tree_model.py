@@ -95,8 +95,8 @@ class TreeHead(HeadedEncoder):
 
 
 class TreeObjective(GlueObjective):
-    """Cross-entropy of heads, plus that of relations with the true heads. Each is the mean over the words of the global
-    batch with a known target."""
+    """Cross-entropy of heads, plus that of relations with the true heads. Each is the mean over the words with a
+    known target in the batch of all ranks."""
 
     terms = (_ARC, _RELATION)
 

@@ -68,7 +68,7 @@ def _sum_by_example(value: Tensor, example: Tensor, num_groups: int) -> Tensor:
 
 
 class T5Objective(SeparableObjective):
-    """The training loss: (cross-entropy + z-loss) / the divisor `objective.normalize_by`, over the global batch."""
+    """Training loss: (cross-entropy + z-loss) / the divisor `objective.normalize_by`, over the batch of all ranks."""
 
     def __init__(self, config: T5Run, components: Sequence[str] = ()) -> None:
         """`components`: names of the training mixture's components, whose losses and target tokens are logged

@@ -124,7 +124,8 @@ class Adafactor(GroupOptimizer):
         return group["weight_decay"] * (1.0 if exponent is None else group["lr"] ** exponent)
 
     def _or_if_nan(self, values: list[Tensor], others: list[Tensor], factor: float = 1.0) -> list[Tensor]:
-        """Return the values. With skip_nan_updates, NaN becomes `factor` x the other value, which changes nothing."""
+        """Return the values. With skip_nan_updates, each NaN becomes `factor` x the value at its place in `others`. Its
+        element then does not change."""
         if not self.config.skip_nan_updates:
             return values
         # One tensor, so that one kernel serves all values.

@@ -88,7 +88,8 @@ class OptimizerConfig(Config):
     nesterov: Annotated[bool, _IS_SGD] = False
     """sgd and lars only: use Nesterov momentum."""
     weight_decay: Annotated[NonNegativeFloat, ReadBy("name", ("adamw", "lamb", "sgd", "lars", "lion", "muon"))] = 0.01
-    """Decoupled weight decay, multiplied by the learning rate. It has no effect with adafactor."""
+    """Weight decay, multiplied by the learning rate. It is decoupled from the gradient, except with sgd and lars, which
+    add it to the gradient. It has no effect with adafactor."""
     scale_by_parameter_rms: Annotated[bool, ReadBy("name", ("adamw",))] = False
     """adamw only: multiply each tensor's step by the tensor's root mean square, at least 0.001 (nanoT5)."""
     adafactor: Annotated[AdafactorConfig, ReadBy("name", ("adafactor",))] = AdafactorConfig()

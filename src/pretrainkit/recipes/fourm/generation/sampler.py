@@ -33,7 +33,7 @@ from pretrainkit.recipes.fourm.text import TextVocabulary
 _ORDER, _TOKENS, _NOISE = range(3)
 """Random streams of an example and a modality."""
 _GREEDY = 1e-6
-"""Below this temperature, the most likely token is taken."""
+"""Temperature below which the most likely token is used."""
 
 
 Guidance = Mapping[View, float]
