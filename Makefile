@@ -78,6 +78,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/check_words.py
 
 format: setup
 	$(BIN)/ruff format .

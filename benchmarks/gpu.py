@@ -1,9 +1,9 @@
-"""What one GPU does with this project: is it right, how fast is each recipe, and where does the time go?
+"""Measure this project on one GPU: are the results correct, how fast is each recipe, and where is the time spent?
 
     python benchmarks/gpu.py --minutes 10 --out FOLDER [--only NAME ...] [--pretend] [--write]
 
 Each part runs in a process of its own with a limit of time, and writes FOLDER/NAME.json when it is done; FOLDER/gpu.md
-is written anew after each. What does not fit into --minutes is left out and named; the same command does the rest.
+is written again after each. Parts that do not fit into --minutes are skipped and named; the same command does them.
 
     environment    versions, what matrix products and copies reach
     correctness    each recipe with two layers: losses and gradients against the CPU's float32, in float32, bfloat16 and
@@ -15,10 +15,10 @@ is written anew after each. What does not fit into --minutes is left out and nam
     transformers   BERT of transformers on the same batches, compiled, in bfloat16
 
 MFU counts the matrix products of real tokens (3 x forward, nothing recomputed) over the datasheet's rate. --pretend
-goes the same way with the smallest presets and few steps on the CPU: to see that the script runs, no measurement.
+runs the same parts with the smallest presets and few steps on the CPU, to test the script; it measures nothing.
 
-Of a machine without a network it asks for torch, Triton, NumPy, pydantic, PyYAML, safetensors, zstandard and this
-project's src on PYTHONPATH; `zerovl` also for timm and transformers.
+A machine without a network needs torch, Triton, NumPy, pydantic, PyYAML, safetensors, zstandard and this project's src
+on PYTHONPATH; `zerovl` also needs timm and transformers.
 """
 
 import argparse
@@ -54,7 +54,7 @@ from pretrainkit.training.watch import Watcher
 
 WARM_UP, TIMED, PROFILED = 20, 50, 3
 LIMIT_SECONDS = 180
-"""Of one part."""
+"""Time limit of one part."""
 SECTION = "gpu"
 
 
@@ -190,7 +190,7 @@ class Timer(Watcher):
                     self.kernels[event.key] = self.kernels.get(event.key, 0.0) + seconds / PROFILED
 
     def milliseconds(self) -> list[float]:
-        """Of each timed step."""
+        """Return the time of each timed step."""
         marks = pairwise(self.marks[self.warm_up - 1 : self.warm_up + self.timed])
         if self.device.type == "cuda":
             return [first.elapsed_time(second) for first, second in marks]
@@ -208,11 +208,11 @@ _KINDS = (
 
 def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
     """Seconds of kernels, grouped by what their names tell; all others are norms and element-wise."""
-    found = dict.fromkeys([*(kind for kind, _ in _KINDS), "norms and element-wise"], 0.0)
+    results = dict.fromkeys([*(kind for kind, _ in _KINDS), "norms and element-wise"], 0.0)
     for name, seconds in kernels.items():
         fitting = (kind for kind, parts in _KINDS if any(part in name.lower() for part in parts))
-        found[next(fitting, "norms and element-wise")] += seconds
-    return found
+        results[next(fitting, "norms and element-wise")] += seconds
+    return results
 
 
 def train(workload: Workload, words: Sequence[str], device: str, folder: Path, *, pretend: bool) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def train(workload: Workload, words: Sequence[str], device: str, folder: Path, *
     steps = sorted(timer.milliseconds())
     seconds = statistics.median(steps) / 1e3
     peak, kinds = trainer.peak.flops_per_second, by_kind(timer.kernels)
-    found = {
+    results = {
         "preset": preset,
         "words": " ".join(given),
         "batch": size,
@@ -248,33 +248,33 @@ def train(workload: Workload, words: Sequence[str], device: str, folder: Path, *
         "goal": workload.goal,
         "GiB": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
         "first step, s": timer.first_seconds,
-        "waits": sum("synchroniz" in str(one.message) for one in warned),
+        "waits": sum("synchroniz" in str(warning.message) for warning in warned),
         "kernels, ms": {kind: 1e3 * value for kind, value in kinds.items()},
         "idle, ms": 1e3 * (seconds - sum(kinds.values())) if timer.kernels else None,
         "longest": sorted(((1e3 * s, name[:120]) for name, s in timer.kernels.items()), reverse=True)[:15],
     }
     if "torch._dynamo" in sys.modules:
         counters = sys.modules["torch._dynamo"].utils.counters
-        found |= {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
-    return found
+        results |= {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
+    return results
 
 
 def environment(device: str, *, pretend: bool) -> dict[str, Any]:
     """Versions, and what this card reaches: products, copies."""
-    found: dict[str, Any] = {"torch": torch.__version__, "device": device}
+    results: dict[str, Any] = {"torch": torch.__version__, "device": device}
     size, most = (64, 256) if pretend else (8192, 65_536)
     if device == "cuda":
-        found |= {"device": torch.cuda.get_device_name(), "capability": list(torch.cuda.get_device_capability())}
+        results |= {"device": torch.cuda.get_device_name(), "capability": list(torch.cuda.get_device_capability())}
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     widths = (768, 1024, 2048, 3072, 4096) if not pretend else (32,)
     shapes = [(size, size, size), *((most, k, n) for k in widths for n in widths)]
     for m, k, n in shapes:
         a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (k, n)))
         seconds = seconds_of(lambda a=a, b=b: a @ b, device, 3 if pretend else 20)
-        found[f"{m} x {k} x {n}, TFLOP/s"] = 2e-12 * m * k * n / seconds
+        results[f"{m} x {k} x {n}, TFLOP/s"] = 2e-12 * m * k * n / seconds
     block = torch.randn((1 << 20) if pretend else (1 << 30), device=device)
-    found["copy, TB/s read and written"] = 2e-12 * block.nbytes / seconds_of(block.clone, device, 3)
-    return found
+    results["copy, TB/s read and written"] = 2e-12 * block.nbytes / seconds_of(block.clone, device, 3)
+    return results
 
 
 def seconds_of(work: Callable[[], Any], device: str, num: int) -> float:
@@ -298,7 +298,7 @@ def seconds_of(work: Callable[[], Any], device: str, num: int) -> float:
 def gradients_of(
     recipe: Any, config: Any, device: torch.device, compute: str, compiled: str
 ) -> dict[str, torch.Tensor]:
-    """Of one update of two microbatches, on the host; `losses` are the terms."""
+    """Return the gradients of one update of two microbatches, on the host; `losses` are the terms."""
     from pretrainkit.dist.devices import to_device as move
     from pretrainkit.dist.env import World
     from pretrainkit.dist.parallelize import parallelize, unwrap
@@ -324,8 +324,8 @@ def gradients_of(
         world=world,
         seed_dropout=lambda index: seed_dropout(0, 0, index, 0, device),
     )
-    found = {n: p.grad.float().cpu() for n, p in unwrap(wrapped).named_parameters() if p.grad is not None}
-    return found | {"losses": torch.stack([term.mean().float().cpu() for term in sums.values()])}
+    results = {n: p.grad.float().cpu() for n, p in unwrap(wrapped).named_parameters() if p.grad is not None}
+    return results | {"losses": torch.stack([term.mean().float().cpu() for term in sums.values()])}
 
 
 CORRECT = {
@@ -333,7 +333,8 @@ CORRECT = {
     "bfloat16": ("bfloat16", "off", 0.1),
     "compiled": ("bfloat16", "on", 0.1),
 }
-"""How a gradient is computed on the device, to the most that it may differ from the CPU's in float32, of its norm."""
+"""Ways to compute a gradient on the device, with the largest allowed difference to the CPU's in float32, as a share of
+its norm."""
 _TWO_LAYERS = {
     "bert": ("model.num_layers=2", *_NO_DROPOUT),
     "t5": ("model.num_encoder_layers=2", "model.num_decoder_layers=2"),
@@ -342,7 +343,7 @@ _TWO_LAYERS = {
 
 def correctness(device: str, *, pretend: bool) -> dict[str, Any]:
     """Gradients of every recipe, 50 steps in bfloat16 beside float32, and a run that was stopped."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, (preset, _) in TINY.items():
         recipe, config = bound(preset, ("num_steps=1", *_TWO_LAYERS.get(name, ())))
         expected = gradients_of(recipe, config, torch.device("cpu"), "float32", "off")
@@ -356,7 +357,7 @@ def correctness(device: str, *, pretend: bool) -> dict[str, Any]:
             }
             worst = max(off, key=off.__getitem__)
             is_good = off[worst] <= most and grads.keys() == expected.keys()
-            found[f"{name}, {way}"] = {"good": is_good, "worst": off[worst], "in": worst}
+            results[f"{name}, {way}"] = {"good": is_good, "worst": off[worst], "in": worst}
     num_steps = 4 if pretend else 50
     with tempfile.TemporaryDirectory() as place:
         losses = {
@@ -367,13 +368,13 @@ def correctness(device: str, *, pretend: bool) -> dict[str, Any]:
             Path(place) / "float32", num_steps, ("precision.compute=float32",), device, stop=num_steps // 2
         )
     worst = max(abs(a - b) / b for a, b in zip(losses["bfloat16"], losses["float32"], strict=True))
-    found[f"{num_steps} steps in bfloat16"] = {"good": worst < 0.02, "worst": worst, "in": "loss"}
-    found["stopped and resumed"] = {"good": again == losses["float32"], "worst": 0.0, "in": "loss"}
-    return found
+    results[f"{num_steps} steps in bfloat16"] = {"good": worst < 0.02, "worst": worst, "in": "loss"}
+    results["stopped and resumed"] = {"good": again == losses["float32"], "worst": 0.0, "in": "loss"}
+    return results
 
 
 def short_run(folder: Path, num_steps: int, words: Sequence[str], device: str, *, stop: int = 0) -> list[float]:
-    """The losses of a run of bert/tiny, or of one that ends at step `stop` as if it were killed, and then goes on."""
+    """Return the losses of a run of bert/tiny, or of one that ends at step `stop` as if killed, and is then resumed."""
 
     class Killed(Watcher):
         def stepped(self, step: int, num_steps: int) -> None:
@@ -427,7 +428,7 @@ def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
     values = step.to_huggingface_config(config.model, has_sentence_order=True)
     model = BertForPreTraining(BertConfig(**values, attn_implementation="sdpa")).to(device)
     rows = step.make_rows(np.full(shape.batch_size, 128), step.VOCAB_SIZE, np.random.default_rng(0))
-    batch = {name: one.to(device) for name, one in step.huggingface_batch(rows, is_modern=False).items()}
+    batch = {name: array.to(device) for name, array in step.huggingface_batch(rows, is_modern=False).items()}
     called = model if pretend else torch.compile(model)
 
     def loss_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -443,7 +444,7 @@ def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
 
 
 def part(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
-    """What a part found."""
+    """Run a part and return its results."""
     others = {
         "environment": environment,
         "correctness": correctness,
@@ -485,7 +486,11 @@ def report(out: Path) -> str:
         for name in NAMES
         if (out / f"{name}.json").is_file()
     }
-    rows = {name: found for name, found in done.items() if name.partition("+")[0] in WORKLOADS and "error" not in found}
+    rows = {
+        name: results
+        for name, results in done.items()
+        if name.partition("+")[0] in WORKLOADS and "error" not in results
+    }
     columns = (
         "batch",
         "ms",
@@ -504,20 +509,21 @@ def report(out: Path) -> str:
     parts = [f"`python benchmarks/gpu.py`, {time.strftime('%Y-%m-%d')}, {device}"]
     if rows:
         lines = [
-            f"| {name} | {' | '.join(shown(found.get(column)) for column in columns)} |" for name, found in rows.items()
+            f"| {name} | {' | '.join(shown(results.get(column)) for column in columns)} |"
+            for name, results in rows.items()
         ]
         parts.append("\n".join([f"| run | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", *lines]))
         kinds = list(next(iter(rows.values()))["kernels, ms"])
         lines = []
-        for name, found in rows.items():
-            cells = [*(found["kernels, ms"][kind] for kind in kinds), found["idle, ms"]]
+        for name, results in rows.items():
+            cells = [*(results["kernels, ms"][kind] for kind in kinds), results["idle, ms"]]
             lines.append(f"| {name} | {' | '.join(map(shown, cells))} |")
         parts.append(
             "\n".join([f"| ms of a step | {' | '.join(kinds)} | idle |", "|---" * (len(kinds) + 2) + "|", *lines])
         )
-    for name, found in done.items():
+    for name, results in done.items():
         if name not in rows:
-            parts.append("\n".join([f"{name}:\n", *(f"- {key}: {shown_all(value)}" for key, value in found.items())]))
+            parts.append("\n".join([f"{name}:\n", *(f"- {key}: {shown_all(value)}" for key, value in results.items())]))
     missing = [name for name in NAMES if name not in done]
     parts.append(f"Not measured: {', '.join(missing) or 'nothing'}.")
     return "\n\n".join(parts) + "\n"
@@ -525,7 +531,7 @@ def report(out: Path) -> str:
 
 def shown_all(value: Any) -> str:
     """A value, or several by name."""
-    return ", ".join(f"{key} {shown(one)}" for key, one in value.items()) if isinstance(value, dict) else shown(value)
+    return ", ".join(f"{key} {shown(item)}" for key, item in value.items()) if isinstance(value, dict) else shown(value)
 
 
 def run_part(name: str, options: argparse.Namespace, seconds: float) -> str:
@@ -545,8 +551,8 @@ def run_part(name: str, options: argparse.Namespace, seconds: float) -> str:
         process.wait()
         return f"not done after {seconds:.0f} s"
     if not process.returncode:
-        found = json.loads((options.out / f"{name}.json").read_text("utf-8"))
-        wrong = [key for key, value in found.items() if isinstance(value, dict) and value.get("good") is False]
+        results = json.loads((options.out / f"{name}.json").read_text("utf-8"))
+        wrong = [key for key, value in results.items() if isinstance(value, dict) and value.get("good") is False]
         return f"wrong: {', '.join(wrong)}" if wrong else "done"
     log = options.out / f"{name}.log"
     log.write_text(told, encoding="utf-8")
@@ -566,8 +572,8 @@ def main() -> int:
         print("error: no CUDA device here\n  run it on a machine with a GPU, or try the script with --pretend")
         return 2
     if options.part:
-        found = part(options.part, "cpu" if options.pretend else "cuda", pretend=options.pretend)
-        (options.out / f"{options.part}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        results = part(options.part, "cpu" if options.pretend else "cuda", pretend=options.pretend)
+        (options.out / f"{options.part}.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     end, has_failed = time.monotonic() + 60 * options.minutes, False
