@@ -94,7 +94,7 @@ def test_a_break_leaves_neither_duplicates_nor_holes_and_nothing_is_streamed_aga
         return original(row, request)
 
     monkeypatch.setattr(hub, "_record", breaks)
-    with pytest.raises(DataError, match="the stream broke off: the line is dead") as caught:
+    with pytest.raises(DataError, match="the stream stopped: the line is dead") as caught:
         stream(request, tmp_path / "out")
     assert "run the same command again" in str(caught.value) or "check the network" in str(caught.value)
     num_first = len(seen)

@@ -133,7 +133,7 @@ def test_text_is_not_for_clip_and_images_are_not_for_bert(tmp_path):
     (tmp_path / "text/a.txt").write_text("A text.")
     for recipe, data, message in (
         ("clip", tmp_path / "text", "has no images"),
-        ("bert", put_captions(tmp_path / "photos"), "no readable file of text"),
+        ("bert", put_captions(tmp_path / "photos"), "no readable text file"),
         ("fourm", tmp_path / "photos", "no photographs with another modality"),
     ):
         with pytest.raises(DataError, match=message) as caught:

@@ -149,8 +149,8 @@ def test_files_are_named_by_patterns_that_match_nothing_else(tmp_path):
     ("files", "message"),
     [
         ({}, "holds no file"),
-        ({"a.png": b"", "b.pdf": b""}, "there is no readable file of text\n  1 files with the suffix .pdf"),
-        ({"a.txt": b"\xff" * 9000, "b.txt": b"\xfe" * 9000}, "no readable file of text\n  2 broken files (not UTF-8)"),
+        ({"a.png": b"", "b.pdf": b""}, "there is no readable text file\n  1 files with the suffix .pdf"),
+        ({"a.txt": b"\xff" * 9000, "b.txt": b"\xfe" * 9000}, "no readable text file\n  2 broken files (not UTF-8)"),
         ({"a.txt": b"A line.\n" * 1000}, "are too little text to hold some out"),
         ({"a.txt": b"A line.\n", "b.txt": b"Another.\n"}, "are too little text\n  give at least 5.0 kB"),
     ],

@@ -105,7 +105,7 @@ def test_open_names_a_folder_without_shards(tmp_path):
     (tmp_path / "train/manifest.json").write_text('{"num_tokens": 9}')
     with pytest.raises(DataError, match="name one of the folders in it"):
         TokenShards.open(tmp_path)
-    with pytest.raises(DataError, match="another kind"):
+    with pytest.raises(DataError, match="kind of its manifest is unknown"):
         TokenShards.open(tmp_path / "train")
     (tmp_path / "train/manifest.json").write_text('{"kind": "corpus"}')
     with pytest.raises(DataError, match="is a corpus of text, not token shards\n  encode it"):

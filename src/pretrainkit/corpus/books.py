@@ -127,4 +127,4 @@ def wiki_articles(
 
 
 def _not_closed(skips: Skips, address: str, line: int) -> None:
-    skips.bad("article_not_closed", address, f"line {line}", "no </doc> follows; the file may be cut off")
+    skips.bad("article_not_closed", address, f"line {line}", "no </doc> follows; the file may be truncated")

@@ -84,7 +84,7 @@ def fetched(
 
     Raises:
         MissingPackageError: `datasets` is not installed.
-        DataError: There is no such data set, configuration, split or column, the stream broke off, or `out` has
+        DataError: There is no such data set, configuration, split or column, the stream stopped, or `out` has
             another corpus.
     """
     out = Path(out)
@@ -156,7 +156,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
     if noted["is_done"] or left == 0:
         return task.index, noted
     request = task.request
-    with _explained(request, "the stream broke off", "run the same command again: it resumes after the last part"):
+    with _explained(request, "the stream stopped", "run the same command again; it continues after the last part"):
         rows = _open(request, task.commit).shard(num_shards=task.num_files, index=task.index)
         if rows.features is not None:  # other columns are then not read
             rows = rows.select_columns(list(dict.fromkeys([request.column, *request.meta_columns])))

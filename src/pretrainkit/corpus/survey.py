@@ -1,4 +1,4 @@
-"""Survey of raw files of text before anything is made of them: formats, documents, languages, unusable files."""
+"""Survey of raw text files, before they are processed: formats, documents, languages, unusable files."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from pretrainkit.files.spans import group_sources
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, num_processes, run_tasks
 
 PLAIN_SUFFIXES = ("", ".txt", ".text", ".md")
-"""Files of plain text. A file with another suffix is read as plain text only if it is named itself."""
+"""Suffixes of plain text. A file with another suffix is read as plain text only if it is given by name."""
 DUMP_SUFFIXES = (".xml", ".xml.bz2", ".xml.gz")
 _TABLES = ("jsonl", "parquet", "arrow")
 _KEYS = ("text", "content", "body", "article", "document", "story")
-"""Usual names of the key or column with the text, best first."""
+"""Usual names of the key or column with the text, most likely first."""
 _FEW_BOOKS = 8
 """Fewer plain files than this are split at blank lines if that gives more documents."""
 _NUM_SAMPLED = 500
 _SAMPLE_CHARACTERS = 1000
 _MOST_WORDS = 200_000
-"""Different words that a group of files counts; more do not change a vocabulary."""
+"""Maximum number of different words to count in a group of files. More would not change the vocabulary size."""
 _ANY_NUMBER = 1 << 60
 
 
@@ -59,20 +59,20 @@ class TextSurvey:
     """Readable files with documents, in order."""
     left_out: tuple[LeftOut, ...]
     num_bad: int
-    """Unreadable lines and the like in files that are used."""
+    """Unreadable lines or records in files that are used."""
     text_key: str
     hashes_D: NDArray[np.uint64]
-    """(D,) hash of each text, which decides on what is held out."""
+    """(D,) hash of each text. It determines whether the text is held out."""
     text_bytes_D: NDArray[np.uint64]
     """(D,) bytes of each text in UTF-8."""
     num_distinct_words: int
-    """At least as many different words occur."""
+    """Different words that were counted, a lower bound."""
     num_distinct_characters: int
     """Different characters of a sample."""
     language_or_script: str
-    """Type of `languages`."""
+    """Kind of the keys of `languages`: "language" or "script"."""
     languages: dict[str, int]
-    """Documents of a sample in each language or script, the most frequent first."""
+    """Number of documents of a sample in each language or script, most frequent first."""
     sample: tuple[str, ...]
     """Beginnings of up to 500 documents."""
 
@@ -86,7 +86,7 @@ class TextSurvey:
 
     @property
     def num_duplicates(self) -> int:
-        """Documents whose text occurs before."""
+        """Documents whose text occurs earlier."""
         return self.num_documents - len(np.unique(self.hashes_D))
 
     @property
@@ -95,11 +95,11 @@ class TextSurvey:
         return dict(Counter(source.format for source in self.sources))
 
     def heldout_share(self, num_bytes: int, max_share: float = 0.2) -> tuple[float, int, int] | None:
-        """Return a share for --heldout, which holds out about `num_bytes` of text, with the number of held-out
-        documents and their bytes; None if every share holds out nothing or everything.
+        """Return a share for --heldout that holds out about `num_bytes` of text, the number of held-out documents, and
+        their bytes. Return None if every share holds out nothing or everything.
 
-        What is held out follows from the hashes of the texts, so the numbers are exact. At least one text is held out,
-        and more only while they are at most `max_share` of all bytes.
+        The hashes of the texts determine which are held out, so the numbers are exact. At least one text is held out.
+        More texts are held out only if together they are at most `max_share` of all bytes.
         """
         places = np.unique(self.hashes_D / 2**64)
         if len(places) < 2:
@@ -116,7 +116,7 @@ class TextSurvey:
 
 
 def _between(low: float, high: float) -> float:
-    """Return the number of fewest digits above `low` and not above `high`."""
+    """Return the number with the fewest digits that is greater than `low` and at most `high`."""
     for digits in range(2, 17):
         number = round(math.floor(low * 10**digits + 1) / 10**digits, digits)
         if low < number <= high and number < 1:
@@ -126,11 +126,11 @@ def _between(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class _FilePart:
-    """Facts about a file, or of a part of it."""
+    """Facts about a file, or a part of it."""
 
     address: str
     problem: str | None
-    """Reason for which the file cannot be used."""
+    """Reason why the file cannot be used."""
     num_bad: int
     num_skipped: int
     hashes: NDArray[np.uint64]
@@ -141,8 +141,8 @@ class _FilePart:
 
 
 def survey_text(paths: Sequence[str], progress: Progress) -> TextSurvey:
-    """Read every document of files, folders and globs once. Raises DataError if a path does not exist, or no file holds
-    text."""
+    """Read every document of files, folders and globs once. Raises DataError if a path does not exist, or if no file
+    contains text."""
     candidates, left_out = _candidates(paths)
     plain = [source for source in candidates if source.format == "text"]
     tables = [source for source in candidates if source.format in _TABLES]
@@ -194,12 +194,12 @@ def survey_text(paths: Sequence[str], progress: Progress) -> TextSurvey:
 
 
 def inputs_of(sources: Sequence[SourceFile], paths: Sequence[str]) -> list[str]:
-    """Return arguments that name exactly these files: folders or globs below `paths` where possible, else every file.
-    All `sources` have one format."""
-    wanted = {source.address for source in sources}
+    """Return command-line arguments for exactly these files: globs below `paths` where possible, else every file. All
+    `sources` have the same format."""
+    addresses = {source.address for source in sources}
     arguments: list[str] = []
     for path in paths:
-        inside = {address for address in wanted if address == path or address.startswith(f"{path.rstrip('/')}/")}
+        inside = {address for address in addresses if address == path or address.startswith(f"{path.rstrip('/')}/")}
         suffixes = sorted({_suffix(address) for address in inside})
         globs = [f"{path.rstrip('/')}/**/*{suffix}" for suffix in suffixes if suffix] if path not in inside else []
         if inside and all(suffixes) and globs and {*chain(*map(_expanded, globs))} == inside:
@@ -223,7 +223,7 @@ def _suffix(address: str) -> str:
 
 
 def _candidates(paths: Sequence[str]) -> tuple[list[SourceFile], list[LeftOut]]:
-    """Return the files that may hold text, and what is left out by its suffix."""
+    """Return the files that may contain text, and the files that are left out because of their suffix."""
     named = {path for path in paths if os.path.isfile(path)}
     known, unknown = list[SourceFile](), dict[str, list[str]]()
     seen = set[str]()
@@ -239,22 +239,22 @@ def _candidates(paths: Sequence[str]) -> tuple[list[SourceFile], list[LeftOut]]:
         else:
             unknown.setdefault(suffix or "no suffix", []).append(source.address)
     folders = [Path(path) for path in paths if os.path.isdir(path)]
-    about = sorted({str(file) for folder in folders for file in folder.rglob("*") if file.is_file()} - seen)
-    aside = (
-        [LeftOut("hidden files, manifests, README and LICENSE files", len(about), tuple(about[:3]))] if about else []
+    others = sorted({str(file) for folder in folders for file in folder.rglob("*") if file.is_file()} - seen)
+    unlisted = (
+        [LeftOut("hidden files, manifests, README and LICENSE files", len(others), tuple(others[:3]))] if others else []
     )
     ordered = sorted(unknown.items(), key=lambda item: (-len(item[1]), item[0]))
     by_suffix = [LeftOut(f"files with the suffix {name}", len(files), tuple(files[:3])) for name, files in ordered]
-    return known, by_suffix + aside
+    return known, by_suffix + unlisted
 
 
 _NEVER_TEXT = (".pdf", ".png", ".jpg", ".jpeg", ".zip", ".tar", ".gz", ".bz2", ".ttf", ".otf", ".docx", ".bin")
 
 
 def _nothing(paths: Sequence[str], left_out: Sequence[LeftOut]) -> DataError:
-    told = "".join(f"\n  {part.count:,} {part.what}, such as {part.examples[0]}" for part in left_out)
+    unused = "".join(f"\n  {group.count:,} {group.what}, such as {group.examples[0]}" for group in left_out)
     return DataError(
-        f"{', '.join(paths)}: there is no readable file of text{told}\n"
+        f"{', '.join(paths)}: there is no readable text file{unused}\n"
         "  give files or folders with .txt, .md, .jsonl, .json, .parquet (also .gz, .zst) or dumps of Wikipedia (.xml, "
         ".xml.bz2)"
     )
@@ -265,7 +265,8 @@ def _places(parts: dict[str, _FilePart], name: str) -> tuple[str, ...]:
 
 
 def _text_key(tables: Iterable[SourceFile]) -> str:
-    """Return the key or column of the text, from the first record of the first readable table that has one."""
+    """Return the key or column that contains the text. It comes from the first record of the first table that has a
+    text."""
     for source in tables:
         record = _first_record(source)
         names = [name for name, value in record.items() if isinstance(value, str)]
@@ -294,12 +295,12 @@ def _first_record(source: SourceFile) -> dict[str, Any]:
 def _read(sources: Sequence[SourceFile], text_key: str, progress: Progress | None) -> list[_FilePart]:
     groups = [[source for _, source in group] for group in group_sources(sources)]
     processes = num_processes(None, len(groups), sum(source.num_bytes for source in sources), DEFAULT_MEMORY)
-    read = []
+    all_parts = []
     for parts, num_bytes in run_tasks(partial(_read_group, text_key=text_key), groups, processes, in_order=True):
-        read += parts
+        all_parts += parts
         if progress is not None:
             progress.advance(num_bytes)
-    return read
+    return all_parts
 
 
 def _read_group(sources: Sequence[SourceFile], *, text_key: str) -> tuple[list[_FilePart], int]:
@@ -322,7 +323,7 @@ def _read_file(source: SourceFile, text_key: str, group_words: set[bytes]) -> _F
             text_bytes.append(len(encoded))
             if number < highest:
                 sample[number] = document.text[:_SAMPLE_CHARACTERS]
-            if len(sample) > 2 * _NUM_SAMPLED:  # seldom, so that sorting costs little for each document
+            if len(sample) > 2 * _NUM_SAMPLED:  # rarely true, so the cost of sorting per document is low
                 sample = dict(sorted(sample.items())[:_NUM_SAMPLED])
                 highest = max(sample)
             if len(group_words) < _MOST_WORDS:

@@ -166,7 +166,7 @@ class HubSet(NamedTuple):
 
 
 def hub_set(address: str) -> HubSet | None:
-    """Return what hf://datasets/NAME[@REVISION][:CONFIGURATION] names; None for every other address."""
+    """Parse hf://datasets/NAME[@REVISION][:CONFIGURATION]. Return None for any other address."""
     match = _HUB_SET.fullmatch(address)
     return None if match is None else HubSet(address, *match.groups())
 

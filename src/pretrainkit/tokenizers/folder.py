@@ -4,7 +4,7 @@ tokenizer.json  tokenizer_config.json     loaded by `transformers.AutoTokenizer.
 special_tokens_map.json                   only in some folders from elsewhere: names of the control pieces
 spiece.model  tokenizer.model             only in some folders from elsewhere: SentencePiece models of T5, mT5, Llama
 sentencepiece.model  sentencepiece.vocab  unigram only; used for encoding
-punkt.json                                Punkt parameters, where they were trained
+punkt.json                                Punkt parameters, if they were trained
 manifest.json                             kind, vocabulary size, special ids, settings, fingerprints
 """
 

@@ -77,7 +77,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
-        """Encode as `encode_flat`, and return also (tokens, 2) int64: where each begins and ends in its text, in
+        """Encode like `encode_flat`. Also return (tokens, 2) int64: where each token begins and ends in its text, in
         characters."""
 
     @property

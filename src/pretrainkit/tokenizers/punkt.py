@@ -230,7 +230,7 @@ class PunktSplitter:
     def __call__(self, text: str) -> list[str]:
         """Return the non-empty sentences of a document, without the spaces around them."""
         sentences = self._sentences(text)
-        # `isascii` takes constant time. It spares the search in most sentences of a text with some curly quotes.
+        # `isascii` takes constant time. It avoids the search in most sentences of a text with some curly quotes.
         if self.rules != "default" or not any(_OTHER_STOPS.search(s) for s in sentences if not s.isascii()):
             return sentences
         parts = (part.strip() for sentence in sentences for part in cut_at(_OTHER_STOP, sentence))

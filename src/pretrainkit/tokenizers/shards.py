@@ -328,7 +328,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
                 "  pretrainkit tokenizer encode corpus --tokenizer tokenizer --splitter newline --out tokens"
             ) from error
         raise DataError(
-            f"{folder} holds no token shards: there is no manifest.json\n  {advice if inside else _REBUILD}"
+            f"{folder} has no token shards: there is no manifest.json\n  {advice if inside else _REBUILD}"
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}\n  {_REBUILD}") from error
@@ -336,7 +336,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise _is_corpus(folder)
     kind = content.get("format") if isinstance(content, dict) else None
     if kind != FORMAT:
-        raise DataError(f"{folder} holds no token shards: its manifest is of {kind or 'another kind'}\n  {_REBUILD}")
+        raise DataError(f"{folder} has no token shards: the kind of its manifest is {kind or 'unknown'}\n  {_REBUILD}")
     try:
         dtype, shards = np.dtype(content["dtype"]), content["shards"]
         is_whole = dtype == token_dtype(content["tokenizer"]["vocab_size"]) and isinstance(content["fingerprint"], str)
@@ -345,5 +345,5 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (KeyError, TypeError) as error:
         raise DataError(f"{path} lacks an entry that a manifest of token shards has: {error}\n  {_REBUILD}") from error
     if not is_whole:
-        raise DataError(f"{path} contradicts itself\n  {_REBUILD}")
+        raise DataError(f"{path} is inconsistent\n  {_REBUILD}")
     return content

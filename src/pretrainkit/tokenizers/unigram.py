@@ -102,7 +102,7 @@ def _check_layout(model: Any, vocab_size: int, layout: Layout) -> None:
     if first_pieces != expected or len(model.pieces) != vocab_size:
         raise RunError(
             f"the trained model has {len(model.pieces)} pieces, the first {first_pieces[:2]} … {first_pieces[-6:]}\n"
-            f"  expected are {vocab_size} pieces in the fixed order; install sentencepiece==0.2.3, which gives that"
+            f"  it must have {vocab_size} pieces in the fixed order; install sentencepiece==0.2.3"
         )
 
 
@@ -112,7 +112,7 @@ def _explained(message: str, vocab_size: int, num_inserted: int) -> Exception:
         return TooFewPieces(vocab_size, int(match[1]) + num_inserted)
     if match := _TOO_SMALL.search(message):
         return too_many_characters(vocab_size, int(match[1]) + num_inserted)
-    return DataError(f"SentencePiece cannot learn from this text: {message}\n  look at the words in the TSV")
+    return DataError(f"SentencePiece cannot learn from this text: {message}\n  check the words in the TSV")
 
 
 def vocab_lines(model: bytes) -> bytes:

@@ -88,9 +88,9 @@ def tokenizer_json(model: bytes) -> str:
 
 
 def _cuts(proto: Any, control: list[str]) -> list[str]:
-    """Return patterns after whose matches text is cut, so that no byte or control piece can match in it.
+    """Return patterns of the places where text is cut, so that no byte or control piece can match in it.
 
-    Each such string is cut after its first character that no learned piece joins with the next one.
+    The string of such a piece is cut after its first character that no learned piece joins with the next one.
     """
     learned = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
     joined = {pair for piece in learned for pair in pairwise(piece)}

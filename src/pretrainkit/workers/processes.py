@@ -78,7 +78,7 @@ def memory_per_process(memory_bytes: int, processes: int) -> int:
     idle = PROCESS_BYTES * (processes + 1 if processes > 1 else 1)
     if memory_bytes < idle + 16_000_000 * processes:
         raise DataError(
-            f"{memory_bytes / 1e6:.0f} MB of memory are too little for {processes} worker{'s' * (processes > 1)}\n"
+            f"{memory_bytes / 1e6:.0f} MB of memory are not enough for {processes} worker{'s' * (processes > 1)}\n"
             f"  give at least --memory {math.ceil((idle + 16_000_000 * processes) / 1e6)}MB"
         )
     return (memory_bytes - idle) // processes

@@ -56,7 +56,7 @@ class SlurmEngine:
         if shutil.which("sbatch") is None:
             raise InputError(
                 "--engine slurm: there is no sbatch on this machine\n"
-                "  submit from a login node of the cluster, or work here with --engine local"
+                "  submit from a login node of the cluster, or use --engine local"
             )
         return Resources(max(1, min(workers or num_tasks, num_tasks)), memory_per_process(memory_bytes, 1))
 

@@ -239,7 +239,7 @@ class BertRun(RunConfig):
         if objective.max_predictions is not None and objective.max_predictions >= data.max_seq_length:
             problems.append(
                 Conflict(
-                    f"objective.max_predictions {objective.max_predictions} leaves no token to read of "
+                    f"objective.max_predictions {objective.max_predictions} leaves no token to read with "
                     f"data.max_seq_length {data.max_seq_length}\n  set objective.max_predictions={needed + 1}, or null "
                     "for no limit besides the masking rate",
                     [("objective.max_predictions", needed + 1)],

@@ -62,10 +62,10 @@ class Preset(NamedTuple):
 
 
 def choose_preset(request: ProjectRequest, num_bytes: int) -> Preset:
-    """Return the largest preset that is worth training on so much text in the hours of the request."""
-    told = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
+    """Return the largest preset that is worth training with this amount of text and the hours of the request."""
+    given = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
     if request.has_accelerator and num_bytes >= _LARGE_BYTES and request.hours >= _LARGE_HOURS:
-        return Preset("bert/modern-base", 512, 1024, f"{told}: enough for 136 M parameters")
+        return Preset("bert/modern-base", 512, 1024, f"{given}: enough for 136 M parameters")
     if num_bytes < SMALL_BYTES or (request.hours < SMALL_HOURS and not request.has_accelerator):
-        return Preset("bert/modern-tiny", 32, 128, f"{told}: two layers learn most in little time or from little text")
-    return Preset("bert/modern-mini", 32, 128, f"{told}: four layers, the smallest model worth fine-tuning")
+        return Preset("bert/modern-tiny", 32, 128, f"{given}: two layers learn the most from little text or time")
+    return Preset("bert/modern-mini", 32, 128, f"{given}: four layers, the smallest model worth fine-tuning")

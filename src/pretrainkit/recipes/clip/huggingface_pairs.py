@@ -89,7 +89,7 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
     if name is None:
         raise DataError(
             f"{field}: {path} has no split {' or '.join(names)}; it has {', '.join(dataset)}\n"
-            "  name one with split: NAME beside its path"
+            "  choose one: write split: NAME next to its path"
         )
     return dataset[name]
 
