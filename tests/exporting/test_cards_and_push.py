@@ -57,6 +57,8 @@ def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):
     assert "## Evaluation" not in second
     assert "license:" not in second
     assert "library_name: pretrainkit" in second
+    assert "pretrainkit evaluate first data.valid=" in first
+    assert "hf download" not in first
 
 
 def test_an_export_is_pushed_in_one_commit_and_only_what_changed(tmp_path):
@@ -69,6 +71,7 @@ def test_an_export_is_pushed_in_one_commit_and_only_what_changed(tmp_path):
         assert json.loads(done.stdout)["files"].keys() == hub.stored.keys()
         assert {"README.md", "config.json", "model.safetensors", "pretrainkit.json"} <= hub.stored.keys()
         assert b'from_pretrained("someone/model")' in hub.stored["README.md"]
+        assert b"hf download someone/model --local-dir model\npretrainkit evaluate model" in hub.stored["README.md"]
         changed = hub.command(*words, "apache-2.0")
         assert list(json.loads(changed.stdout)["files"]) == ["README.md"]
 
@@ -111,4 +114,4 @@ def test_options_of_a_push_are_refused_without_it(tmp_path):
     for words in (["--revision", "x"], ["--public"], ["--dry-run"]):
         message = refused("export", run, "--out", tmp_path / "out", *words)
         assert f"{words[0]} has an effect only with --push" in message
-    assert "give --out FOLDER" in refused("export", run)
+    assert "add --out FOLDER" in refused("export", run)

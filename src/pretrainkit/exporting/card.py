@@ -91,7 +91,9 @@ def _about(config: RunConfig, classes: list[str] | None, run: Path | None) -> st
 
 
 def _usage(name: str, use: _Use | None) -> str:
-    ours = f"```bash\nhf download {name} --local-dir model\npretrainkit evaluate model data.valid=FOLDER\n```"
+    # A name of the hub has a user; other names are those of the folder.
+    fetched, folder = (f"hf download {name} --local-dir model\n", "model") if "/" in name else ("", name)
+    ours = f"```bash\n{fetched}pretrainkit evaluate {folder} data.valid=FOLDER\n```"
     if use is None:
         return f"## Use\n\n{ours}"
     call = _CALLS.get(use.model) or _CALLS.get(use.reader) or _TEXT

@@ -6,6 +6,7 @@ Source: the hub's format of `apple/ml-4m`.
 
 import json
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +18,10 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.folder import new_file
-from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 
 _WEIGHTS = "model.safetensors"
+_PICKLED = "pytorch_model"
 _LONGEST = 10_000
 """Most characters of a header value that is parsed, as in the original."""
 
@@ -100,6 +102,23 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def read_saved(folder: Path) -> dict[str, Tensor]:
+    """Return the weights that transformers saved in a folder: those of safetensors files, or else of
+    pytorch_model.bin and its parts, of which only tensors are unpickled. Raises CheckpointError."""
+    single, index = folder / f"{_PICKLED}.bin", folder / f"{_PICKLED}.bin.index.json"
+    if any(folder.glob("*.safetensors")) or not (single.is_file() or index.is_file()):
+        return read_tensors(folder)
+    names = [single.name]
+    if not single.is_file():
+        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        if Path(name).name != name:
+            raise CheckpointError(f"{index} lists the part {name!r}, which is not a file beside it\n  copy all parts")
+        tensors |= read_pickle(folder / name, ("state_dict",), "the weights that transformers saved")
+    return tensors
+
+
 def read_pickle(file: Path, keys: Sequence[str], expected: str) -> dict[str, Tensor]:
     """Return the weights of a training checkpoint, which may be under one of `keys`. No code in the file is executed.
 
@@ -114,8 +133,10 @@ def read_pickle(file: Path, keys: Sequence[str], expected: str) -> dict[str, Ten
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {file}\n  pass {expected}") from None
     except Exception as error:  # damaged pickles raise exceptions of any type
+        code = re.search(r"GLOBAL ([\w.]+)", str(error))
+        reason = f"it calls {code[1]}" if code else "it is damaged, or holds more than tensors"
         raise CheckpointError(
-            f"{file} cannot be read without executing code in it: {str(error).splitlines()[0][:200]}\n"
+            f"{file} cannot be read without executing code in it: {reason}\n"
             "  copy it again; if you trust its author, save only its weights with torch.save"
         ) from None
     weights = content

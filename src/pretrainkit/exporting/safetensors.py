@@ -39,7 +39,8 @@ def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:
     else:
         raise CheckpointError(
             f"{folder} has neither {single.name} nor {index.name}\n"
-            "  other formats of weights are not supported: first save them with save_pretrained of transformers"
+            "  copy the weights there; other formats are not supported: first save them with save_pretrained of "
+            "transformers"
         )
     tensors: dict[str, Tensor] = {}
     for name in names:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings, read_by_head
-from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.transformers_folder import (
     new_transformers_folder,
     only,
@@ -366,12 +366,12 @@ def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
     state dict. Raises CheckpointError if a file is missing or broken, or the model is of another kind."""
     config, values = read_config(folder, from_huggingface_config)
     if values["model_type"] in roberta.MODEL_TYPES:
-        return config, from_huggingface_state(roberta.as_bert_state(read_tensors(folder), values), config)
+        return config, from_huggingface_state(roberta.as_bert_state(read_saved(folder), values), config)
     if isinstance(config, BertModelConfig) and not any(folder.glob("*.safetensors")):
         original = newest_original(folder)
         if original is not None:
             return config, read_original(original, config)
-    return config, from_huggingface_state(read_tensors(folder), config)
+    return config, from_huggingface_state(read_saved(folder), config)
 
 
 def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *, tokenizer: Path | None) -> None:
@@ -433,7 +433,7 @@ def read_classifier(
             f"{folder}/config.json has classifier_pooling {values['classifier_pooling']!r}; this recipe supports only "
             "'cls'\n  use the model code of transformers: init.recipe=huggingface"
         )
-    state = in_full_names(read_tensors(folder), config)
+    state = in_full_names(read_saved(folder), config)
     names, split = _classifier_names(config, reads), split_tensors(config)
     needed = their_names(names, split)
     if missing := [name for name in needed if name not in state]:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
@@ -188,7 +188,7 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
     """Return a complete config (clip/vit-b-16 with the settings of the folder) and the state dict of its model. Raises
     CheckpointError if a file is missing or broken, or the model has parts that this recipe does not support."""
     values, _ = read_config(folder, dict)
-    tensors = read_tensors(folder)
+    tensors = read_saved(folder)
     kind = values.get("model_type")
     if kind not in (CLIP, DUAL, SIGLIP, NAFLEX):
         raise CheckpointError(

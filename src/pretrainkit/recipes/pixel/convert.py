@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting import transformers_folder
-from pretrainkit.exporting.published_files import read_pickle
-from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, their_names, to_ours, to_theirs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun, Zero
@@ -257,7 +256,7 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
     """Read a published model. Return the model's config, fields of the objective's config and our state dict. Raises
     CheckpointError if a file is missing or broken, or the model is of another kind."""
     (config, objective), _ = transformers_folder.read_config(folder, from_huggingface_config, KIND)
-    state = from_huggingface_state(published_tensors(folder), config)
+    state = from_huggingface_state(read_saved(folder), config)
     table = state["encoder.position_embedding"]
     require_length(table, config, folder)
     return config.changed(grid_width=grid_width_of(table, config)), objective, state
@@ -281,14 +280,6 @@ def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
             return None if width == config.position_grid_width else width
     _logger.info("the position table is not a fixed one; it is kept unchanged")
     return None
-
-
-def published_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors from safetensors, or else from pytorch_model.bin, of which only tensors are unpickled."""
-    pickled = folder / "pytorch_model.bin"
-    if any(folder.glob("*.safetensors")) or not pickled.is_file():
-        return read_tensors(folder)
-    return read_pickle(pickled, ("state_dict",), "the weights that transformers saved")
 
 
 @torch.no_grad()

@@ -17,13 +17,13 @@ from torch import Tensor
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting import transformers_folder
 from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings
+from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.recipes.exchange import ImportedTextClassifier, TextClassifier
 from pretrainkit.recipes.pixel.config import PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.convert import (
     KIND,
     from_huggingface_config,
     published_names,
-    published_tensors,
     require_grid,
     require_length,
     to_huggingface_config,
@@ -110,7 +110,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
         raise CheckpointError(
             f"{folder} has {', '.join(architectures) or 'an unnamed model'}\n  supported models: {', '.join(_READS)}"
         )
-    state = published_tensors(folder)
+    state = read_saved(folder)
     if unread := [name for name in state if name.startswith("pooler.pooling.")]:
         raise CheckpointError(
             f"{folder} pools by attention ({unread[0]}), which the original scales and masks differently from this "

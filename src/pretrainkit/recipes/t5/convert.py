@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.class_names import class_names, class_settings
+from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.recipes.exchange import TextClassifier
@@ -213,7 +214,7 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
     missing or damaged, or the model is of another kind."""
 
     def parse(values: dict[str, Any]) -> tuple[T5ModelConfig, dict[str, Tensor]]:
-        state = read_tensors(folder)
+        state = read_saved(folder)
         if any(name.startswith("transformer.") for name in state):
             raise CheckpointError(
                 f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}: a T5 without logits under a "
