@@ -71,7 +71,7 @@ def main() -> None:
             print(f"| workload | preset and examples | {', ms | '.join(parts)}, ms | MFU |")
             print("|---" * (len(parts) + 3) + "|")
         preset = WORKLOADS[name].partition(",")[0]
-        print(f"| {name} | {preset} | {' | '.join(f'{ms:.1f}' for ms in parts.values())} | {share:.2f} |", flush=True)
+        print(f"| {name} | {preset} | {' | '.join(f'{ms:.1f}' for ms in parts.values())} | {share:.3f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -138,9 +138,10 @@ class Adafactor(GroupOptimizer):
         """Fill the batches with each gradient divided by the root of its updated second moment."""
         torch._foreach_copy_(batches.views(), local_gradients(batches.params))
         torch._foreach_mul_(batches.buffers, batches.buffers)
-        torch._foreach_add_(batches.buffers, self.config.epsilon1)
         matrices, plain, second = self._divided(batches)
         means = _summed([(stack.param, stack.means()) for stack in matrices])
+        # T5X adds it before it takes means, which is the same but for one more pass over all elements.
+        torch._foreach_add_([*plain, *chain.from_iterable(means)], self.config.epsilon1)
         old = [*second, *chain.from_iterable((*stack.by_row, *stack.by_column) for stack in matrices)]
         new = [*plain, *chain.from_iterable((*rows_NR, *columns_NC) for rows_NR, columns_NC in means)]
         self._average(old, self._or_if_nan(new, old), share)
