@@ -1,6 +1,7 @@
 """`pretrainkit new`: from a folder of raw data to a report, with no other command."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -206,6 +207,17 @@ def test_a_project_is_not_replaced_by_another(tmp_path):
     with pytest.raises(InputError, match="holds something else than a project") as caught:
         new_project("bert", [raw], tmp_path / "full", hours=None)
     assert "--out FOLDER" in remedies.followed(caught.value, "project/new.py: … holds something else than a project")
+
+
+@pytest.mark.parametrize("verbosity", ["quiet", "verbose"])
+def test_the_script_is_as_quiet_as_the_command(tmp_path, verbosity):
+    project = new_project("bert", [write_texts(tmp_path / "raw")], tmp_path / "made", hours=None)
+    script = project.script.read_text().replace("\npretrainkit ", "\n: ").replace("|| pretrainkit ", "|| : ")
+    environment = {**os.environ, "PRETRAINKIT_VERBOSITY": verbosity}
+    done = subprocess.run(["bash", "-c", script, project.script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    titles = [line for line in done.stderr.splitlines() if line.startswith("== ")]
+    assert len(titles) == (0 if verbosity == "quiet" else 9)
 
 
 @pytest.mark.parametrize("hours", [0, -1, float("inf")])

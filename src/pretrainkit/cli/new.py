@@ -32,6 +32,7 @@ def new(
     same command continues.
     """
     from pretrainkit import api
+    from pretrainkit.project.new import run_project
 
     with shown_stages() as progress:
         project = api.new_project(recipe, data, out, hours=hours, progress=progress)
@@ -45,7 +46,7 @@ def new(
             print(f"next: bash {quote(str(project.script))}" + ("" if is_quiet else ", or the same command with --go"))
         return
     try:
-        api.new_project(recipe, data, out, hours=hours, go=True)
+        run_project(project, sys.stderr if as_json else None)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped\n  finished work is kept: the same command continues from here") from error
     print(project.report, file=sys.stderr if as_json else sys.stdout)

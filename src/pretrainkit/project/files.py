@@ -17,6 +17,8 @@ TRAINED = "runs/first"
 EXPORTED = "exported"
 METRICS = "metrics.csv"
 REPORT = f"{TRAINED}/report.html"
+VERBOSITY = "PRETRAINKIT_VERBOSITY"
+"""Environment variable that the command line sets to quiet for -q."""
 _WIDTH = 100
 
 
@@ -104,12 +106,13 @@ def _script(stages: Sequence[Stage]) -> str:
         "# All commands from raw data to the report. Run it again after an interruption: finished work is kept.",
         "set -euo pipefail",
         'cd "$(dirname "$0")"',
+        f'say() {{ [ "${{{VERBOSITY}:-}}" = quiet ] || echo "== $1" >&2; }}',
     ]
     for stage in stages:
         command = _command(stage)
         if stage.unless is not None:
             command = f"[ -e {shlex.quote(stage.unless)} ] || {command}"
-        lines += ["", f'echo "== {stage.title}" >&2', command]
+        lines += ["", f"say {shlex.quote(stage.title)}", command]
     return "\n".join(lines) + "\n"
 
 

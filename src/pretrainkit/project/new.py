@@ -5,13 +5,15 @@ from __future__ import annotations
 import glob
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import IO, Any
 
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.exporting.folder import new_folder
@@ -112,17 +114,25 @@ def new_project(
     return Project(Path(out), record, is_new=True)
 
 
-def run_project(project: Project) -> None:
-    """Run the script of a project; finished work is kept. Raises InputError or RunError if a command fails, and
-    KeyboardInterrupt if it was interrupted."""
+def run_project(project: Project, stdout: IO[str] | None = None) -> None:
+    """Run the script of a project, with its standard output in `stdout` (None: that of this process). Finished work is
+    kept. Raises InputError or RunError if a command fails, and KeyboardInterrupt if it was interrupted."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(["bash", str(project.script)], check=False, env={**os.environ, "PATH": path})
-    if done.returncode == 130:
+    process = subprocess.Popen(["bash", str(project.script)], env={**os.environ, "PATH": path}, stdout=stdout)
+    # Ctrl-C also reaches the script, whose training saves its state before it ends: wait for that.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    try:
+        code = process.wait()
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+    if code == 130:
         raise KeyboardInterrupt
-    if done.returncode:
-        kind = InputError if done.returncode == InputError.exit_code else RunError
+    if code:
+        kind = InputError if code == InputError.exit_code else RunError
         raise kind(
-            f"a command of {project.script} ended with exit code {done.returncode}; its message is above\n"
+            f"a command of {project.script} ended with exit code {code}; its message is above\n"
             f"  fix that, then continue with: bash {quote(str(project.script))}"
         )
 
