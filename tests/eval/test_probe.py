@@ -94,7 +94,7 @@ def test_splits_and_classes_must_be_there(tmp_path):
         run(tmp_path / "half")
     make_folder(tmp_path / "odd", train=1, test=1)
     (tmp_path / "odd" / "test" / "red").rename(tmp_path / "odd" / "test" / "rouge")
-    with pytest.raises(DataError, match="different classes: red, rouge"):
+    with pytest.raises(DataError, match="different classes: red, rouge\n  use the same folders"):
         run(tmp_path / "odd")
 
 

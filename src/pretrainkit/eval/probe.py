@@ -59,7 +59,10 @@ def probe(encoder: ImageEncoder, folder: Path, config: ProbeConfig, precision: P
     train, valid = _split(folder, ("train",)), _split(folder, ("val", "valid", "test"))
     if train.classes != valid.classes:
         odd = sorted(set(train.classes) ^ set(valid.classes))
-        raise DataError(f"train and held-out images of {folder} have different classes: {', '.join(odd[:5])}")
+        raise DataError(
+            f"train and held-out images of {folder} have different classes: {', '.join(odd[:5])}\n"
+            "  use the same folders of classes in both"
+        )
     name = folder.resolve().name
     metrics: dict[str, Any] = {}
     with evaluation_mode(encoder.module):

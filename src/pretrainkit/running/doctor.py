@@ -132,7 +132,7 @@ def _torch() -> Iterator[Finding]:
     yield Finding("attention", "good" if kernels else "limited", kernels or f"no fused kernels are known for {kind}")
     collectives = collective_back_ends()
     if not collectives:
-        yield Finding("collectives", "missing", "torch.distributed is not built in", "install torch from PyPI")
+        yield Finding("collectives", "missing", "torch was built without torch.distributed", "install torch from PyPI")
     else:
         fix = "NCCL is missing: install torch for CUDA" if kind == "cuda" and "nccl" not in collectives else ""
         yield Finding("collectives", "limited" if fix else "good", ", ".join(collectives), fix)
@@ -146,7 +146,7 @@ def compiling(device_type: str) -> Finding:
         requirement, command = missing
         text = f"models run uncompiled, which is slower on GPUs: {requirement} is missing"
         return Finding("torch.compile", "limited", text, command)
-    return Finding("torch.compile", "good", "finds its compiler")
+    return Finding("torch.compile", "good", "its compiler is installed")
 
 
 def helpers_built() -> list[str]:
@@ -215,10 +215,10 @@ def finding_of(name: str, outcome: Outcome) -> Finding:
 
 def _launchers() -> Iterator[Finding]:
     if shutil.which("sbatch"):
-        yield Finding("SLURM", "good", "sbatch is here")
+        yield Finding("SLURM", "good", "sbatch is installed")
     else:
-        yield Finding("SLURM", "missing", "no sbatch here: jobs are submitted from a login node of a cluster")
+        yield Finding("SLURM", "missing", "sbatch is not installed: submit jobs from a login node of a cluster")
     if shutil.which("sky"):
-        yield Finding("SkyPilot", "good", "sky is here")
+        yield Finding("SkyPilot", "good", "sky is installed")
     else:
-        yield Finding("SkyPilot", "missing", "no command sky, which --launch cloud calls", INSTALL_SKY)
+        yield Finding("SkyPilot", "missing", "sky is not installed; --launch cloud calls it", INSTALL_SKY)

@@ -155,7 +155,9 @@ def make_plan(
     if device != "cpu" and device not in DEVICES:
         raise InputError(f"unknown device: --device {device!r}\n  devices: cpu, {', '.join(DEVICES)}")
     if num_gpus < 1 or not 0 < mfu <= 1:
-        raise InputError(f"invalid: {num_gpus} devices, MFU {mfu}\n  use at least 1 device, and an MFU in (0, 1]")
+        raise InputError(
+            f"{num_gpus} devices with an MFU of {mfu} are impossible\n  use at least 1 device, and an MFU in (0, 1]"
+        )
     if price is not None and not 0 <= price < math.inf:
         raise InputError(f"invalid price {price}\n  set the price of one device for an hour: --price 3.5")
     recipe = find_recipe(config.recipe)
