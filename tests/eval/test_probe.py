@@ -107,5 +107,5 @@ def test_images_are_cut_as_published():
 
 def test_an_encoder_of_timm_that_cannot_be_had_is_named_as_it_was_given(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(InputError, match="timm gives no encoder timm:vit_of_nobody: Unknown model"):
+    with pytest.raises(InputError, match="timm cannot load the encoder timm:vit_of_nobody: Unknown model"):
         api.probe("timm:vit_of_nobody", tmp_path)
