@@ -116,7 +116,7 @@ class HeldOutSplit(_Lazy):
         Args:
             name: Name of the new split.
             of: Split that loses the examples.
-            share: Share of its examples, increased up to a tenth if that would be less than 10 examples.
+            share: Share of its examples. It is increased, up to a half, if that would be less than 10 examples.
         """
         self.source, self.name, self.of, self.share = source, name, of, share
         self.splits = (*source.splits, name)
@@ -553,5 +553,5 @@ def _kept(value: Example, keys: Sequence[str], place: str) -> Example:
 
 
 def _sha256_of(address: str, stamp: str) -> str:
-    """Return the hash of a local file's content, or the file system's stamp of another file."""
+    """Return the hash of a local file's content, or the address of a remote file and the stamp of its file system."""
     return f"{address} {stamp}" if "://" in address else file_sha256(address)

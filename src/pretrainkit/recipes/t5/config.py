@@ -155,9 +155,9 @@ class T5DataConfig(DataConfig):
     valid_split: str | None = HELD_OUT
     """Split of the tasks that is held out. null: no held-out data."""
     held_out_share: Annotated[float, Field(gt=0, le=0.5)] | None = 0.01
-    """With valid_split=validation, of tasks without that split: the share of the training split that is held out
-    instead, at even distances; up to a tenth where that would be less than 10 examples. null: these tasks are not
-    evaluated."""
+    """With valid_split=validation, for tasks without that split: the share of the training split that is held out
+    instead, at even distances. It is increased, up to a half, if that would be less than 10 examples. null: these
+    tasks are not evaluated."""
     denoising: DenoisingConfig = DenoisingConfig()
     """Corruption of unlabelled text."""
     packing: bool = False
