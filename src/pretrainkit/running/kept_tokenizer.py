@@ -21,8 +21,8 @@ _NOT_OF_TOKENIZERS = (".*", "onnx", "pretrainkit.json", *(f"*.{ending}" for endi
 
 
 def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
-    """Raise DataError for token shards of another tokenizer than the model's. Nothing is checked unless a copy of both
-    tokenizers exists."""
+    """Raise DataError for token shards of another tokenizer than the model's. Nothing is checked unless copies of both
+    tokenizers exist."""
     own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
     for source in sources:
         theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
