@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ from pretrainkit.data.loader import Loader
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World, init_world
+from pretrainkit.dist.parallelize import CompiledApart
+from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.trainer import Trainer, initial_seed
@@ -72,14 +74,39 @@ class Workload:
     """Name to further settings: one thing changed."""
 
 
+def _leave_head(model: torch.nn.Module) -> None:
+    """Compile blocks alone."""
+    for module in model.modules():
+        if isinstance(module, CompiledApart):
+            cast(Any, module).compile = lambda: None
+
+
+def _freeze_bias(model: torch.nn.Module) -> None:
+    """Compute no gradient of relative biases."""
+    for module in model.modules():
+        if isinstance(module, RelativeBias):
+            module.requires_grad_(False)
+
+
+def _use_graphs(model: torch.nn.Module) -> None:
+    torch._inductor.config.triton.cudagraphs = True
+
+
+CHANGES = {"plain-head": _leave_head, "fixed-bias": _freeze_bias, "cuda-graphs": _use_graphs}
+"""Variant to what it does to the model before it is compiled; the others are settings alone."""
 _EAGER = {"eager": ("parallel.compile=off",)}
+_BLOCKS = _EAGER | {"wide-residual": ("precision.residual=float32",)}
 _ADAMW = ("optimizer.name=adamw", "optimizer.peak_lr=1e-4", "optimizer.max_grad_norm=1.0")
 _NO_DROPOUT = ("model.attention_dropout=0", "model.hidden_dropout=0")
 WORKLOADS = {
-    "bert-base": Workload("bert/base", 512, goal=0.45, variants=_EAGER | {"no-dropout": _NO_DROPOUT}),
+    "bert-base": Workload(
+        "bert/base", 512, goal=0.45, variants=_BLOCKS | {"no-dropout": _NO_DROPOUT, "cuda-graphs": ()}
+    ),
     "bert-large": Workload("bert/large", 256, goal=0.50),
-    "t5-base": Workload("t5/1.1-base", 128, goal=0.45, variants=_EAGER | {"adamw": _ADAMW}),
-    "pixel-base": Workload("pixel/base", 64, goal=0.40, variants=_EAGER),
+    "t5-base": Workload(
+        "t5/1.1-base", 128, goal=0.45, variants=_EAGER | {"adamw": _ADAMW, "plain-head": (), "fixed-bias": ()}
+    ),
+    "pixel-base": Workload("pixel/base", 64, goal=0.40, variants=_BLOCKS),
     "zerovl": Workload("clip/zerovl", 512, goal=0.40),
     "zerovl-accumulated": Workload("clip/zerovl", 4096, ("data.microbatch_size=512",)),
     "fourm-b": Workload("fourm/b-7", 256, goal=0.45, variants=_EAGER),
@@ -139,14 +166,22 @@ class InMemory(BatchSource):
         return dict(self._kept[which])
 
 
-def trainer_of(recipe: Any, config: Any, folder: Path, world: World, watcher: Watcher) -> Trainer:
-    """The real trainer, on examples in memory."""
+def trainer_of(
+    recipe: Any,
+    config: Any,
+    folder: Path,
+    world: World,
+    watcher: Watcher,
+    change: Callable[[torch.nn.Module], None] = lambda model: None,
+) -> Trainer:
+    """The real trainer, on examples in memory, after `change` of its model."""
     size = config.data.batch_size
     source = InMemory(recipe, config, 4 * size)
     order = Order(source.sizes, weights=[None], mode="shuffle", seed=config.seed, batch_size=size)
     loader = Loader(source, order, batch_size=size, microbatch_size=config.data.microbatch_size)
     torch.manual_seed(initial_seed(config.seed))
     model = recipe.build_model(config).to(world.device)
+    change(model)
     return Trainer(config, RunFolder(folder), world, model, recipe.build_objective(config), loader, [], watcher)
 
 
@@ -215,20 +250,21 @@ def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
     return results
 
 
-def train(workload: Workload, words: Sequence[str], device: str, folder: Path, *, pretend: bool) -> dict[str, Any]:
+def train(workload: Workload, variant: str, device: str, folder: Path, *, pretend: bool) -> dict[str, Any]:
     """The real trainer on examples in memory."""
+    words = workload.variants.get(variant, ())
     preset, size = workload.preset, workload.batch_size
     given: tuple[str, ...] = ("parallel.compile=on", *workload.words, *words)
     warm_up, timed = WARM_UP, TIMED
     if pretend:
-        (preset, size), given, warm_up, timed = TINY[preset.partition("/")[0]], (), 2, 3
+        (preset, size), given, warm_up, timed = TINY[preset.partition("/")[0]], tuple(words), 2, 3
     num_steps = warm_up + timed + PROFILED
     fixed = (f"num_steps={num_steps}", f"log.every_steps={num_steps}", f"data.batch_size={size}")
     recipe, config = bound(preset, (*fixed, *given))
     with init_world(device) as world, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         timer = Timer(warm_up, timed, world.device)
-        trainer = trainer_of(recipe, config, folder, world, timer)
+        trainer = trainer_of(recipe, config, folder, world, timer, CHANGES.get(variant, lambda model: None))
         last = trainer.fit()
     microbatch = config.data.microbatch_size or size
     cost = trainer.objective.cost(random_batch(recipe, config, microbatch, 0))
@@ -454,9 +490,8 @@ def part(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
     if name in others:
         return others[name](device, pretend=pretend)
     workload, _, variant = name.partition("+")
-    of = WORKLOADS[workload]
     with tempfile.TemporaryDirectory() as place:
-        return train(of, of.variants.get(variant, ()), device, Path(place) / "run", pretend=pretend)
+        return train(WORKLOADS[workload], variant, device, Path(place) / "run", pretend=pretend)
 
 
 NAMES = (
