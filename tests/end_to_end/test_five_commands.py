@@ -208,7 +208,7 @@ def test_evaluating_a_foreign_folder_states_the_settings_that_it_takes(
 
 def test_an_objective_of_another_model_is_refused_in_evaluation(exports: dict[str, Path], tokens: Path) -> None:
     words = ("evaluate", exports["huggingface"], f"data.valid={tokens}/valid")
-    assert "needs a model with other parts" in refused(*words, "objective.sentence_order=false")
+    assert "is for a model with other layers" in refused(*words, "objective.sentence_order=false")
     assert "a trained model cannot be changed" in refused(*words, "model.hidden_dropout=0.3")
 
 

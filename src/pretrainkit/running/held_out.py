@@ -176,7 +176,7 @@ def _require_same_model(opened: Opened, config: RunConfig, overrides: Iterable[s
         expected = opened.recipe.build_model(config).state_dict().keys()
     if expected != opened.model.state_dict().keys():
         words = ", ".join(word for word in overrides if word.startswith("objective."))
-        raise ConfigError(f"{words}: this objective needs a model with other parts\n  leave it out")
+        raise ConfigError(f"{words}: this objective is for a model with other layers than this one\n  leave it out")
 
 
 def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:

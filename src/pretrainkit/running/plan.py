@@ -52,7 +52,7 @@ DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
 _MEASURED_EXAMPLES = (4, 8)
 """Sizes of the measured microbatches. Activations of larger ones are extrapolated linearly."""
 _ASSUMED_EXAMPLES = (1, 2)
-"""The same if all examples are assumed to be equally long."""
+"""Sizes of the measured microbatches if all examples are assumed to be equally long."""
 _MAX_DRY_RANKS = 1024
 _MEMORY_SHARE = 0.9
 """Share of a device's memory that a plan may use; the rest is for torch, NCCL and fragmentation."""
