@@ -27,6 +27,7 @@ VERBS = {
     "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; print statistics.",
     "tokenizer": "Train tokenizers and encode a corpus to token shards.",
     "render": "Render text to rows of pixels in parquet files, for models that read pixels.",
+    "renderer": "Make renderers of text, and show how they draw it.",
     "data": "Check the data of a config; check and pack sets of image-text pairs; upload data.",
     "tasks": "List tasks and mixtures, show their examples, create caches.",
     "train": "Train a preset or a config file.",
@@ -47,7 +48,7 @@ VERBS = {
     "report": "Write the report of a run, or compare several: one self-contained HTML page.",
 }
 """Maps each verb to its line of help. Its file is `cli/VERB.py` (`import_.py` for import)."""
-_WITH_APPS = frozenset(("config", "corpus", "data", "demo", "launch", "sweep", "tasks", "tokenizer"))
+_WITH_APPS = frozenset(("config", "corpus", "data", "demo", "launch", "renderer", "sweep", "tasks", "tokenizer"))
 """Verbs whose file defines a Typer app, because they have subcommands or parse their arguments in a special way."""
 
 _Panel = tuple[str, tuple[str, ...], tuple[str, ...]]
