@@ -29,8 +29,8 @@ _MAX_NAMED = 40
 
 @app.command()
 def make(
-    source: Source,
-    settings: Settings = None,
+    renderer: Source,
+    changes: Settings = None,
     *,
     out: Annotated[Path, Option(help="New folder for the renderer: its settings and copies of its fonts.")],
     as_json: Json = False,
@@ -40,14 +40,14 @@ def make(
 
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out} exists\n  choose a new folder with --out")
-    save_renderer(_open(source, settings or []), out)
+    save_renderer(_open(renderer, changes or []), out)
     print_path(out, as_json)
 
 
 @app.command()
 def preview(
-    source: Source,
-    settings: Settings = None,
+    renderer: Source,
+    changes: Settings = None,
     *,
     text: Annotated[str | None, Option(help="Text to draw.")] = None,
     file: Annotated[Path | None, Option(help="Draw the start of a text file, and check all of its characters.")] = None,
@@ -61,11 +61,11 @@ def preview(
         raise InputError("preview needs one text\n  give either --text 'Some words' or --file FILE")
     if out.suffix != ".png":
         raise InputError(f"--out {out}: the picture is a PNG file\n  write --out {out.with_suffix('.png')}")
-    renderer = _open(source, ["on_missing=ignore", *(settings or [])])
+    drawer = _open(renderer, ["on_missing=ignore", *(changes or [])])
     content = text if text is not None else _read(file)
-    missing = {char: Counter(content)[char] for char in renderer.missing(content)}
-    _draw(renderer, content, out, patches, per_line)
-    num_patches = renderer.num_text_patches(content)
+    missing = {char: Counter(content)[char] for char in drawer.missing(content)}
+    _draw(drawer, content, out, patches, per_line)
+    num_patches = drawer.num_text_patches(content)
     if as_json:
         print(json.dumps({"out": str(out), "patches": num_patches, "missing": missing}, ensure_ascii=False))
         return
