@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 _MAX_MEASURED = 4096
 """Maximum number of examples whose lengths `check_data` measures."""
 _MAX_BUILT = 256
-"""Maximum number of examples of a step that it prepares: a batch of images may take minutes."""
+"""Maximum number of examples of a step that `check_data` prepares: a batch of images may take minutes."""
 _MEASURING_SECONDS = 2.0
 
 __all__ = [

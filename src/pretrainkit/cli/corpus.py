@@ -43,7 +43,7 @@ app.command()(stats)
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Options for which documents count as duplicates."""
+    """Options that decide which documents count as duplicates."""
 
     method: Literal["exact", "minhash"] = "minhash"
     """exact: documents with equal text. minhash: also documents that share most sequences of five words."""

@@ -151,12 +151,12 @@ Debug = Annotated[bool, Option("--debug", callback=_set_debug, expose_value=Fals
 
 
 def _common_options() -> list[Any]:
-    """Return the options that every command has. They only change what it prints."""
+    """Return the options that every command has. They change only what the command prints."""
     holder = typer.Typer(add_completion=False)
 
     @holder.command()
     def common(quiet: Quiet = False, verbose: Verbose = False, debug: Debug = False) -> None:
-        """Hold the options."""
+        """Declare the options."""
 
     return list(get_command(holder).params)
 

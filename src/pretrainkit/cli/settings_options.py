@@ -84,8 +84,8 @@ def with_settings(command: Command) -> Command:
 
 
 def _group(annotation: Any) -> tuple[Any, bool, list[Chosen]] | None:
-    """Return the settings class of a parameter, True if it receives a function, and the chosen fields; None if it is no
-    settings class."""
+    """Return the settings class of a parameter, True if it receives a function, and the chosen fields; None if it is
+    not a settings class."""
     settings, *chosen = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if is_class := get_origin(settings) is type:
         (settings,) = get_args(settings)

@@ -1,4 +1,4 @@
-"""The base of every config class: It is frozen and keyword-only, rejects unknown keys, and every field is
+"""The base of every config class: it is frozen and keyword-only, rejects unknown keys, and every field is
 documented."""
 
 import json

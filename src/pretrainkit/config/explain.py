@@ -103,7 +103,7 @@ def _accepted(place: _Place) -> str:
     if not place.members:
         return words
     if (tag := tag_of(place.members)) is not None:
-        return f"settings, with {tag[0]}={' | '.join(tag[1])} and the fields of that"
+        return f"settings, with {tag[0]}={' | '.join(tag[1])} and the fields of that kind"
     return f"{words or 'settings'}, with the fields {', '.join(place.members[0].model_fields)}"
 
 

@@ -40,8 +40,8 @@ class Resolved:
 
     config: Any
     origins: Origins
-    """Dotted path of each leaf to 'preset bert/tiny', 'line 3 of file x.yaml', 'command line', or 'default'; if a
-    preset's value was replaced, 'default, because optimizer.name was overridden (command line)'."""
+    """Maps the dotted path of each leaf to its origin: 'preset bert/tiny', 'line 3 of file x.yaml', 'command line', or
+    'default'; if a preset's value was replaced, 'default, because optimizer.name was overridden (command line)'."""
 
     def notes(self) -> list[str]:
         """Return one line for each value that was changed to resolve a conflict."""

@@ -1,4 +1,4 @@
-"""Random access to the lines of text files and the records of TFRecord files: one pass computes the begin and end of
+"""Random access to the lines of text files and the records of TFRecord files: one pass computes the start and end of
 each, and the file's hash.
 
 This index is stored in a cache folder and used until the size or modification time of the file changes. Compressed

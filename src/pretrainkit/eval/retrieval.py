@@ -79,7 +79,7 @@ def first_of_each_up_to(ids_N: NDArray[np.int64], limit: int | None) -> NDArray[
         return np.arange(len(ids_N))
     by_id = np.argsort(ids_N, kind="stable")
     ordered = ids_N[by_id]
-    place_in_group = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)  # counted from the begin of the group
+    place_in_group = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)  # counted from the start of the group
     return np.sort(by_id[place_in_group < limit])
 
 

@@ -54,7 +54,7 @@ def new_file(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _aside(out: Path) -> Iterator[Path]:
-    """Create a temporary folder beside `out`, and remove it in the end, also after Ctrl-C and exceptions."""
+    """Create a temporary folder beside `out`, and remove it at the end, also after Ctrl-C and exceptions."""
     folder, lock = _folder_beside(out)
     try:
         yield folder
@@ -107,7 +107,7 @@ def _folder_beside(out: Path) -> tuple[Path, int]:
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove a folder that no process has locked. Without support for locks, the folder stays."""
+    """Remove a folder that no process has locked. Without support for locks, it is kept."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # already removed, a file or a link, or owned by another user
@@ -120,6 +120,6 @@ def _remove_unlocked(folder: Path) -> None:
 
 
 def _follow_umask(path: Path, folder_mode: int) -> None:
-    """Set the mode of a file or folder as the umask says: safetensors creates private files, and copies keep the mode
-    of their source."""
+    """Set the mode of a file or folder as the umask requires: safetensors creates private files, and copies keep the
+    mode of their source."""
     path.chmod(folder_mode if path.is_dir() else folder_mode & 0o666)

@@ -19,7 +19,7 @@ PairKind = Literal["tiles", "rows", "flex"]
 
 def stream_layout(starts: Tensor, max_length: int, num_tokens: int) -> AttentionLayout:
     """Return the layout of examples stored one after another, none longer than `max_length`, possibly followed by
-    unused tokens. `starts` is int32 (B + 1,): the begin of each example, and the end of the last one."""
+    unused tokens. `starts` is int32 (B + 1,): the start of each example, and the end of the last one."""
     if not drops_padding(starts):
         return VarlenLayout(starts, max_length, num_tokens)
     lengths = starts.diff().tolist()

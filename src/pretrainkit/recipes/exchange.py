@@ -57,9 +57,9 @@ class ImportedTextClassifier:
 
 
 class ConvertsClassifiers(Capability[Run]):
-    """Exchanges text encoders with a head with transformers."""
+    """Converts text encoders with a head to and from the format of transformers."""
 
-    does = "exchange its encoder with a head with transformers"
+    does = "convert its encoder and a head to or from the format of transformers"
     instead = "use --format safetensors"
     chooses_pooling: ClassVar[bool] = False
     """True if some files do not specify the pooling of a classifier."""

@@ -51,7 +51,7 @@ class Stage:
 
     title: str
     command: tuple[str, ...]
-    """Words behind `pretrainkit`."""
+    """Arguments of `pretrainkit`."""
     unless: str | None = None
     """File or folder with which a stage counts as finished, for commands that cannot be repeated."""
 

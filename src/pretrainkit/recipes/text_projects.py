@@ -13,7 +13,7 @@ from pretrainkit.recipes.proposal import MOST_PASSES, Decision, ProjectRequest, 
 
 CORPUS, WORDS, TOKENIZER, TOKENS = "data/corpus", "data/words.tsv", "data/tokenizer", "data/tokens"
 BYTES_PER_TOKEN = 4.0
-"""Usual for unigram vocabularies of thousands of pieces."""
+"""Usual number of bytes per token of a unigram vocabulary with thousands of pieces."""
 _LEAST_BYTES = 5_000
 _HELDOUT_SHARE, _MOST_HELDOUT_BYTES = 0.05, 1_000_000
 _SHARD_BYTES = 64_000_000
@@ -28,7 +28,7 @@ _FORMATS = {
     "dump": "Wikipedia dump",
 }
 SMALL_HOURS, SMALL_BYTES = 0.75, 5_000_000
-"""Less time or text than this is for the smallest models."""
+"""Hours and bytes below which the smallest model is proposed."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def training_decisions(
 
 
 def length_decisions(request: ProjectRequest, most_passes: int = MOST_PASSES) -> tuple[Decision, ...]:
-    """Return decisions on the number of steps."""
+    """Return decisions on the length of the training: its steps and epochs."""
     return (
         Decision(
             "num_steps",
@@ -181,7 +181,7 @@ def _format_decisions(survey: TextSurvey) -> list[Decision]:
 def _too_little(survey: TextSurvey, paths: Sequence[str]) -> DataError:
     told = f"{', '.join(paths)}: {survey.num_documents:,} documents with {size(survey.num_bytes)} are too little text"
     if survey.num_bytes < _LEAST_BYTES:
-        return DataError(f"{told}\n  give at least {size(_LEAST_BYTES)}; a model learns something from about 1 MB on")
+        return DataError(f"{told}\n  give at least {size(_LEAST_BYTES)}; a model needs about 1 MB to learn something")
     first = survey.sources[0].address
     return DataError(
         f"{told} to hold some out: held-out documents must differ from those in training\n"

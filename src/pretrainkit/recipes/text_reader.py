@@ -61,7 +61,7 @@ class ReadPassages(ReadExamples):
 
     @abstractmethod
     def offsets(self, window: int) -> Ints:
-        """Return (S, 2) begin and end of each slot in its context, in characters; -1 for slots outside the context."""
+        """Return (S, 2) start and end of each slot in its context, in characters; -1 for slots outside the context."""
 
     @abstractmethod
     def no_answer_slot(self, window: int) -> int:

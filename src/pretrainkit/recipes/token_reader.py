@@ -47,7 +47,7 @@ class TokenReader(TextReader):
     unknown: int | None = None
     """Id for words without tokens, such as invisible characters; None: `read_words` is not supported."""
     encode_with_offsets: Callable[[Sequence[str]], tuple[Ids, Ints, Ints]] | None = None
-    """Like `encode`, also with (M, 2) begin and end of each token in its text, in characters; None: `read_passages` is
+    """Like `encode`, also with (M, 2) start and end of each token in its text, in characters; None: `read_passages` is
     not supported."""
 
     def read(self, texts: Sequence[Sequence[str]], max_length: int) -> "TokenExamples":
@@ -71,7 +71,7 @@ class TokenReader(TextReader):
         ends = np.concatenate([[0], np.cumsum(sizes)])
         max_tokens = max_length - self.control.count(is_pair=False)
         first_words = np.cumsum(num_words) - num_words
-        # `ends` starts with 0, so entry i is the begin of word i.
+        # `ends` starts with 0, so entry i is the start of word i.
         begins = ends[first_words]
         # Keep the words of each example that end within `max_tokens`.
         last_words = np.searchsorted(ends, begins + max_tokens, side="right") - 1
@@ -121,7 +121,7 @@ class TokenTexts:
     ids: Ids
     """(M,) int32."""
     begins: Ints
-    """(N,) begin of each span."""
+    """(N,) start of each span."""
     sizes: Ints
     """(N,) length of each span."""
 
@@ -198,7 +198,7 @@ class TokenPassages(TokenExamples, ReadPassages):
     """Windows of contexts, each after its question."""
 
     places: Ints
-    """(M, 2) begin and end of each token in its context, in characters."""
+    """(M, 2) start and end of each token in its context, in characters."""
     pair_numbers: Ints
     """(N,) index of each window's pair."""
     is_cut: NDArray[np.bool_]
@@ -235,7 +235,7 @@ def pair_lengths(first: Ints, second: Ints, max_tokens: int) -> tuple[Ints, Ints
 
 
 def windows_of(sizes: Ints, max_sizes: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
-    """Return windows that cover texts of `sizes` (N,) tokens, as (begin in the text, size, index of the text), in
+    """Return windows that cover texts of `sizes` (N,) tokens, as (start in the text, size, index of the text), in
     order. A window has at most `max_sizes` (N,) tokens, more than `stride`, and repeats the last `stride` tokens of the
     previous window of its text."""
     # A window after the first adds max_sizes - stride tokens: divide the excess sizes - max_sizes by that, round up.
@@ -250,5 +250,5 @@ def with_filler(ids: Ids, sizes: Ints, filler: int) -> Encoded:
     missing = np.flatnonzero(sizes == 0)
     if not len(missing):
         return ids, sizes
-    places = np.cumsum(sizes)[missing]  # begin of the missing word; `insert` uses indices of the original array
+    places = np.cumsum(sizes)[missing]  # start of the missing word; `insert` uses indices of the original array
     return np.insert(ids, places, filler).astype(np.int32), np.maximum(sizes, 1)

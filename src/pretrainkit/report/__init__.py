@@ -1,1 +1,1 @@
-"""One HTML page of a run, and its curves as SVG. Drawn by our own small code: no scripts, no network, no torch."""
+"""HTML pages of runs and corpora, and curves as SVG. A page loads nothing from the network. Imports no torch."""

@@ -1,4 +1,4 @@
-"""Interactive charts inside of a page: uPlot (`uplot/`, MIT licence) draws them in the browser, from data in the page.
+"""Interactive charts in a page: uPlot (`uplot/`, MIT licence) draws them in the browser, from data in the page.
 
 A page with charts runs two scripts, uPlot and `charts.js`, which are part of it. Its content security policy names
 their hashes, so that it runs no other script. It loads no other files.

@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Log:
-    """Values that were logged, sorted by step. If steps were repeated after a resume, only the later values."""
+    """Values that were logged, sorted by step. If steps were repeated after a resume, it has only the later values."""
 
     rows: list[Row]
 

@@ -99,7 +99,7 @@ def run_table(
 
     Raises:
         DataError: There is no run.
-        InputError: A condition is not valid, or no run has the key that it names or that is sorted by.
+        InputError: A condition is not valid, or no run has the key of a condition or the key to sort by.
     """
     conditions = [_condition(text) for text in where]
     rows = [_row(path, folder) for path in find_runs(folder)]

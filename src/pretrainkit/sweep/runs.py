@@ -123,9 +123,9 @@ class Sweep:
         return choices
 
     def submit(self, choices: Iterable[Choice], device: str | None = None) -> tuple[Path, list[str]]:
-        """Predict the test sets with the chosen runs, and write the zip. Return its path, and the problems that the
-        leaderboard would refuse: files that are missing because data or a run is missing, and wrong files, such as
-        those of an incomplete test set."""
+        """Predict the test sets with the chosen runs, and write the zip. Return its path, and the problems for which
+        the leaderboard would reject it: files that are missing because data or a run is missing, and wrong files, such
+        as those of an incomplete test set."""
         from pretrainkit import api
         from pretrainkit.tasks.named_data import task_folders
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int32]
 Ints = NDArray[np.int64]
 Placed = tuple[Ids, Ints, Ints]
-"""(M,) int32 ids of all texts, concatenated; (N,) int64 number of ids of each text; (M, 2) int64 begin and end of each
+"""(M,) int32 ids of all texts, concatenated; (N,) int64 number of ids of each text; (M, 2) int64 start and end of each
 token in its text, in characters. A token may cover no character (one byte of several, or an added space): its begin is
 then its end."""
 

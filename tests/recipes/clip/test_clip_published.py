@@ -225,7 +225,7 @@ def test_a_file_alone_needs_a_config_that_says_its_heads(tmp_path):
     with pytest.raises(InputError, match="does not state the heads"):
         import_model(path, None, tmp_path / "ours", format="openclip")
     torch.save({"visual.conv1.weight": torch.zeros(3, 3, 3, 3)}, path)
-    with pytest.raises(CheckpointError, match="no vision transformer with a class token, no ResNet of OpenAI"):
+    with pytest.raises(CheckpointError, match="must be a vision transformer with a class token, a ResNet of OpenAI"):
         import_model(path, None, tmp_path / "ours", format="openai")
     torch.save({"visual.conv1.weight": torch.zeros(8, 3, 3, 3), "visual.layer1.0.conv1.weight": torch.ones(1)}, path)
     with pytest.raises(CheckpointError, match=r"a ResNet of 8 channels and \(1, 0, 0, 0\) blocks"):

@@ -260,7 +260,9 @@ def test_inference_becomes_a_command(files):
     assert "infer.mode='predict_with_aux' has no counterpart" in told
     (files / "file.gin").write_text(INFER.replace('"glue_rte_v002"', "@infer_script.create_task()"))
     told = refused("config", "import", files / "file.gin")
-    assert "pretrainkit infer RUN --input FILE" in followed(told, "recipes/t5/gin_files.py: … makes its task of a file")
+    assert "pretrainkit infer RUN --input FILE" in followed(
+        told, "recipes/t5/gin_files.py: … builds its task from a file"
+    )
 
 
 CHAIN = """
@@ -338,8 +340,8 @@ def test_an_optimizer_without_a_chain_is_read_too(files):
 @pytest.mark.parametrize(
     ("parts", "more", "told"),
     [
-        ("adamw clip", ADAM, "clip has no counterpart at this place of a chain"),
-        ("adabelief", "optax.adabelief.learning_rate = 1e-3", "adabelief has no counterpart at this place"),
+        ("adamw clip", ADAM, "clip is not supported at this position of a chain"),
+        ("adabelief", "optax.adabelief.learning_rate = 1e-3", "adabelief is not supported at this position"),
         ("adamw", "optax.adamw.nesterov = True\n" + ADAM, "adamw.nesterov has no counterpart"),
         ("adamw", ADAM.replace("%TRAIN_STEPS", "100"), "ends after 100 steps, but the run has 50000"),
         ("adamw", ADAM.replace("init_value = 0.0", "init_value = 1e-6"), "a warm-up begins at 0"),
@@ -411,7 +413,7 @@ def test_lines_without_a_counterpart_are_named(files):
     [
         ("A = ", "is not a gin file"),
         ('include "nowhere.gin"', "includes nowhere.gin, which is not in a folder above it"),
-        ("A = 3", "says neither how to train nor how to evaluate"),
+        ("A = 3", "configures neither training nor evaluation"),
         (RUN, "does not set vocab_size, emb_dim"),
         (f"{MODEL}{RUN}", "is required: give it as"),
     ],

@@ -40,7 +40,7 @@ class ChunkIndex:
     lengths: NDArray[np.int32]
     """(N,) number of tokens, before any are dropped."""
     inner_begins: Ints
-    """(N + 1,) begin of each chunk's part of `inner_ends`, and the total."""
+    """(N + 1,) start of each chunk's part of `inner_ends`, and the total."""
     inner_ends: NDArray[np.unsignedinteger]
     """(E,) sentence ends strictly inside a chunk, in tokens from its start: the places where it may be split. uint16,
     or uint32 if examples can have 65 536 tokens or more."""

@@ -170,7 +170,8 @@ def _image(
         return tower, state
     if _PATCH not in tensors or "visual.class_embedding" not in tensors:
         raise CheckpointError(
-            "the image tower is no vision transformer with a class token, no ResNet of OpenAI and no model of timm\n"
+            "the image tower is not supported: it must be a vision transformer with a class token, a ResNet of OpenAI "
+            "or a model of timm\n"
             "  import another model of the same release, such as ViT-B-32"
         )
     num_layers, names = _names("image", "visual.", tensors)

@@ -198,7 +198,7 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
         nproc: Number of ranks. ZeroVL's microbatch sizes are for all ranks together, ours are for one rank.
 
     Raises:
-        ConfigError: A key is unknown, or a value has no counterpart; with all of them.
+        ConfigError: A key is unknown, or a value has no counterpart. The message lists all of them.
     """
     given = [_read(path), *({".".join(parts): value} for parts, value in map(parse_override, settings))]
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))

@@ -199,7 +199,7 @@ def index_archive(path: str, endings: Sequence[str], keys: Sequence[str], is_dra
                 torn.append(f"{files['json'].name} is not JSON: {error}")
                 continue
             about = about if isinstance(about, dict) else {}
-            if about.get("status", "success") != "success":  # img2dataset
+            if about.get("status", "success") != "success":  # img2dataset writes the status of each download
                 skipped[f"status {about['status']}"] += 1
                 continue
             texts = [_caption(file, files, about, key) for key in keys]

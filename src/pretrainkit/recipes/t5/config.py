@@ -254,7 +254,7 @@ class T5Run(RunConfig):
                 "  leave it out, or set data.task"
             )
         problems += self._denoising_problems()
-        # Clipping by value is never a default: who sets it, or has it from a file of T5X, means the sum.
+        # Clipping by value is never a default: users who set it, or import it from T5X, want it for the summed loss.
         is_clipped = self.optimizer.name != "adafactor" and self.optimizer.clip != "value"
         if is_clipped and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
             problems.append(

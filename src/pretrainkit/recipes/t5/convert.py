@@ -217,9 +217,9 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
         state = read_saved(folder)
         if any(name.startswith("transformer.") for name in state):
             raise CheckpointError(
-                f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}: a T5 without logits under a "
-                "head that reads the decoder, or is encoder-only\n  use the folder of the model it was trained from, "
-                "a T5ForConditionalGeneration (MT5…, UMT5…); fine-tuned weights of this kind are not supported"
+                f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}, a T5 with a classification head "
+                "instead of logits; such fine-tuned weights are not supported\n  use the folder of the model it was "
+                "trained from, a T5ForConditionalGeneration (MT5…, UMT5…)"
             )
         return from_huggingface_config(values, has_logits=_has_logits(state, values)), state
 

@@ -89,7 +89,7 @@ class CachedDecoder:
         if model.encoder is not None:
             assert encoder_ids_BS is not None
             self._encode(encoder_ids_BS)
-        # For the distances 0, -1, ... to earlier keys of each layer, so that a step reads the first `position` + 1.
+        # Biases of each layer for the distances 0, -1, ... to earlier keys. A step reads the first `position` + 1.
         self.bias_HL = []
         for block in self.blocks:
             bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias

@@ -66,7 +66,7 @@ class DecodingConfig(Config):
 def decoding_of(*, beams: int | None = None, **settings: Any) -> DecodingConfig:
     """Return the config with the method that the settings belong to, for the command line. `beams` is `num_beams`.
 
-    Settings that are None are not given. Raises InputError if they belong to different methods or are out of range."""
+    Settings that are None are ignored. Raises InputError if they belong to different methods or are out of range."""
     given = {name: value for name, value in {"num_beams": beams, **settings}.items() if value is not None}
     methods = {_READ_BY[name] for name in given if name in _READ_BY}
     if len(methods) > 1:

@@ -169,11 +169,11 @@ class DenoisingConfig(Config):
     """Corruption of unlabelled text."""
 
     name: ObjectiveName = "span_corruption"
-    """span_corruption: T5's. iid_denoising, bert_style, mass_style, drop_tokens, deshuffling: the other objectives of
-    its paper. prefix_lm: continue a text from a random prefix. packed_prefix_lm: the same in full rows, with two texts
-    per row for an encoder-decoder. lm, full_lm: predict every token, with an end mark per segment or per document; only
-    for decoders. ul2: seven denoisers at equal rates. ul2r: half prefix_lm, a quarter each regular and extreme
-    spans."""
+    """span_corruption: that of T5. iid_denoising, bert_style, mass_style, drop_tokens, deshuffling: the other
+    objectives of its paper. prefix_lm: continue a text from a random prefix. packed_prefix_lm: the same in full rows,
+    with two texts per row for an encoder-decoder. lm, full_lm: predict every token, with an end mark per segment or per
+    document; only for decoders. ul2: seven denoisers at equal rates. ul2r: half prefix_lm, a quarter each regular and
+    extreme spans."""
     denoisers: tuple[DenoiserConfig, ...] = ()
     """Denoisers to use instead of those of `name`."""
     noise_density: Density | None = None
@@ -194,7 +194,7 @@ class DenoisingConfig(Config):
     max_document_tokens: PositiveInt | None = MAX_DOCUMENT_TOKENS
     """Use one chunk of at most this many tokens of a longer document, as T5 does; null: use whole documents."""
     chunk_start: Literal["aligned", "uniform"] = "aligned"
-    """Begin of the chunk. aligned: at a multiple of max_document_tokens. uniform: anywhere from max_document_tokens - 1
+    """Start of the chunk. aligned: at a multiple of max_document_tokens. uniform: anywhere from max_document_tokens - 1
     before the document's first token to its last, in short documents too, so that only a part may remain."""
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
                 message = "task %s has no split %s (evaluate.infer.split), so it is not evaluated"
                 _logger.warning(message, task.name, infer.split)
     for judged in evaluator.tasks if world.is_main else ():
-        # Unlabelled rows have the target UNKNOWN, and so has every answer that is no class: it would count as correct.
+        # Unlabelled rows have the target UNKNOWN. An answer that is not a class is UNKNOWN too, and would be correct.
         if num := sum(example.get("targets_pretokenized") == UNKNOWN for example in judged.examples):
             message = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
             _logger.warning(message, judged.task.name, num, len(judged.examples), judged.split, UNKNOWN)
@@ -115,10 +115,11 @@ def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
 
 
 def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evaluator | None:
-    """Return metrics of the mixture, and as `metric/NAME` the `COMPONENT_METRICS` of each component.
+    """Return an evaluator for the metrics of the mixture and, as `metric/NAME`, `COMPONENT_METRICS` of each component.
 
-    The mixture's are on `evaluate.num_examples`, in proportion to sizes; a component's on `num_examples_per_task`, or
-    an equal share of `num_examples`. None for a single component: the default evaluation then suffices."""
+    The mixture is evaluated on `evaluate.num_examples` examples, in proportion to the sizes of its components; each
+    component on `num_examples_per_task`, or an equal share of `num_examples`. Return None for a single component, for
+    which the default evaluation suffices."""
     if world.is_main:
         warn_of_lacking(config, "valid")
     source = open_source(config, "valid")

@@ -50,53 +50,53 @@ _SCHEDULE = {
     "step_offset": "step_offset",
     "min_learning_rate": "min_lr",
 }
-"""Arguments there to fields here."""
+"""Maps arguments of T5X to our fields, as do `_MODEL` and `_ADAFACTOR`."""
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "T5Config": {"dropout": 0.1, "tied_logits": False},
     "EncoderDecoderModel": {"z_loss": 0.0, "label_smoothing": 0.0},
     "create_learning_rate_scheduler": {"num_warmup_steps": 1000},
 }
-"""T5X's own values where a file gives none, if those of our preset differ."""
+"""Defaults of T5X that differ from the values of our preset, for settings that a file does not contain."""
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "linear": "linear", "swish": "swish", "silu": "swish"}
 _WITHOUT_EFFECT = {
     "PjitPartitioner": "ranks and sharding are settings of the launch and of parallel",
     "ModelBasedPjitPartitioner": "ranks and sharding are settings of the launch and of parallel",
-    "CheckpointConfig": "it joins settings that are read",
+    "CheckpointConfig": "it only groups settings that are read",
     "Evaluator.logger_cls": "metrics are logged by log",
     "Evaluator.use_memory_cache": "examples are read as they are needed",
     "Adafactor.logical_factor_rules": "rows and columns are the same",
-    "EncoderDecoderModel.module": "the T5 of the recipe",
-    "EncoderDecoderModel.input_vocabulary": "named by the vocabulary itself",
-    "EncoderDecoderModel.output_vocabulary": "named by the vocabulary itself",
-    "EncoderDecoderModel.optimizer_def": "named by the optimizer itself",
-    "Transformer.config": "named by the config itself",
-    "Trainer.learning_rate_fn": "named by the schedule itself",
+    "EncoderDecoderModel.module": "the model is the T5 of the recipe",
+    "EncoderDecoderModel.input_vocabulary": "it only refers to the vocabulary, which is read",
+    "EncoderDecoderModel.output_vocabulary": "it only refers to the vocabulary, which is read",
+    "EncoderDecoderModel.optimizer_def": "it only refers to the optimizer, which is read",
+    "Transformer.config": "it only refers to the config, which is read",
+    "Trainer.learning_rate_fn": "it only refers to the schedule, which is read",
     "SentencePieceVocabulary.extra_ids": "sentinels are counted from the tokenizer",
-    "train.model": "named by the model itself",
-    "train.model_dir": "--out of the command",
-    "train.train_dataset_cfg": "named by the data itself",
-    "train.train_eval_dataset_cfg": "named by the data itself",
-    "train.checkpoint_cfg": "named by the checkpoints themselves",
+    "train.model": "it only refers to the model, which is read",
+    "train.model_dir": "the folder is --out of the command",
+    "train.train_dataset_cfg": "it only refers to the data, which is read",
+    "train.train_eval_dataset_cfg": "it only refers to the data, which is read",
+    "train.checkpoint_cfg": "it only refers to the settings of checkpoints, which are read",
     "train.partitioner": "ranks and sharding are settings of the launch and of parallel",
-    "train.trainer_cls": "the one trainer",
+    "train.trainer_cls": "there is only one trainer",
     "train.use_hardware_rng": "random numbers are functions of the seed and the step",
-    "train.summarize_config_fn": "a run keeps its config",
-    "train.inference_evaluator_cls": "named by the evaluation itself",
-    "train.stats_period": "log.every_steps",
+    "train.summarize_config_fn": "every run stores its config",
+    "train.inference_evaluator_cls": "it only refers to the evaluation, which is read",
+    "train.stats_period": "the interval is log.every_steps",
     "train.actions": "a run ends when its gradient is not finite",
     "SaveCheckpointConfig.keep_dataset_checkpoints": "the position in the data follows from the step",
-    "DatasetConfig.use_cached": "caches are found by data.caches",
-    "DatasetConfig.seed": "seed of the run",
-    "DatasetConfig.use_custom_packing_ops": "packing is one",
+    "DatasetConfig.use_cached": "data.caches lists the caches",
+    "DatasetConfig.seed": "the data uses the seed of the run",
+    "DatasetConfig.use_custom_packing_ops": "there is only one kind of packing",
     "SaveCheckpointConfig.dtype": "weights are stored in float32",
     "SaveCheckpointConfig.save_dataset": "the position in the data follows from the step",
     "RestoreCheckpointConfig.mode": "a checkpoint is named by its path",
     "RestoreCheckpointConfig.dtype": "weights are float32",
-    "T5Config.remat_policy": "parallel.activation_checkpointing",
+    "T5Config.remat_policy": "the setting is parallel.activation_checkpointing",
     "T5Config.scan_layers": "layers are computed one after another",
-    "JSONLogger": "evaluate.infer.num_written",
+    "JSONLogger": "the setting is evaluate.infer.num_written",
 }
-"""Class, or class and argument, to why its value changes nothing here."""
+"""Maps a class, or a class and an argument, to the reason why its value changes nothing here."""
 
 
 class Reference(NamedTuple):
@@ -192,7 +192,7 @@ class GinFile:
 
 
 def _quoted(value: str) -> str:
-    """A value of a command line as gin reads it: a shell takes the quotes of a text away."""
+    """Return a command-line value in the syntax of gin: quote a text again, because the shell removed its quotes."""
     try:
         ast.literal_eval(value)
     except (SyntaxError, ValueError):
@@ -222,7 +222,7 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
         return reader.inference(path)
     if "train" not in owners:
         raise ConfigError(
-            f"{path} says neither how to train nor how to evaluate or infer\n"
+            f"{path} configures neither training nor evaluation nor inference\n"
             "  give the file that includes a run, such as t5x/configs/runs/pretrain.gin"
         )
     return reader.training(path)
@@ -237,12 +237,12 @@ class _Reader:
         self._left = dict(gin.bindings)
 
     def _take(self, owner: str, argument: str, scope: str = "", default: Any = None) -> Any:
-        """The value of a binding, which is then read."""
+        """Return the value of a binding, and remove it from the bindings that are left to read."""
         binding = self._left.pop((scope, owner, argument), None)
         return default if binding is None else self._gin.resolved(binding.value, binding.line)
 
     def _taken(self, owner: str, names: Mapping[str, str], scope: str = "") -> dict[str, Any]:
-        """The given arguments under our names."""
+        """Return the arguments that the file sets, by our names. They then count as read."""
         given = {ours: key for theirs, ours in names.items() if (key := (scope, owner, theirs)) in self._left}
         return {ours: self._take(key[1], key[2], scope) for ours, key in given.items()}
 
@@ -292,7 +292,7 @@ class _Reader:
         return {"compute": self._take("T5Config", "dtype", default="float32")}
 
     def _optimizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings of `optimizer` and `schedule`."""
+        """Return the settings of `optimizer` and `schedule`."""
         named = self._gin.bindings.get(("", "EncoderDecoderModel", "optimizer_def"))
         chosen = Reference("Adafactor") if named is None else self._gin.resolved(named.value, named.line)
         name = chosen.name if isinstance(chosen, Reference) else str(chosen)
@@ -318,12 +318,12 @@ class _Reader:
             self._unknown.append(f"{line}: {error}")
             return {}, {}
         for key in [key for key in self._left if key[1] in ("Adafactor", "create_learning_rate_scheduler")]:
-            self._without_effect[f"{key[1]}.{key[2]}"] = "the optimizer is another, with its own learning rate"
+            self._without_effect[f"{key[1]}.{key[2]}"] = "the file uses another optimizer, with its own learning rate"
             del self._left[key]
         return optimizer, schedule
 
     def _optax_arguments(self, owner: str) -> dict[str, Any]:
-        """The given arguments of a function of optax, which are then read."""
+        """Return the arguments that the file sets for a function of optax. They then count as read."""
         given = [argument for scope, name, argument in self._left if (scope, name) == ("", owner)]
         return {argument: self._take(owner, argument) for argument in given}
 
@@ -402,7 +402,7 @@ class _Reader:
         return {"every_steps": period} | ({"keep_every_steps": period} if keep is None else {"keep_last": keep})
 
     def _steps(self) -> dict[str, Any]:
-        """Number of updates, seed, and the weights to start from."""
+        """Return the number of updates, the seed, and the weights to start from."""
         total, relative = self._take("train", "total_steps"), self._take("train", "relative_steps")
         path = self._take("RestoreCheckpointConfig", "path")
         updates: dict[str, Any] = {"num_steps": total}
@@ -431,7 +431,7 @@ class _Reader:
                 words.append(f"evaluate.infer.{ours}={lengths[theirs]}")
         if (modules := self._take("DatasetConfig", "module")) is not None:
             words.append(f"data.modules={modules}")
-        for argument in ("shuffle", "pack"):  # of no effect on metrics of answers
+        for argument in ("shuffle", "pack"):  # they do not affect metrics of answers
             self._take("DatasetConfig", argument)
         if (number := self._take("Evaluator", "num_examples")) is not None:
             words.append(f"evaluate.infer.num_examples={number}")
@@ -444,7 +444,7 @@ class _Reader:
             rows = self._rows_of_examples(path)
         elif not isinstance(task, str):
             raise ConfigError(
-                f"{path} makes its task of a file\n"
+                f"{path} builds its task from a file\n"
                 "  give the file to infer itself: pretrainkit infer RUN --input FILE --out answers.jsonl"
             )
         mode = self._take("infer", "mode", default="predict")
@@ -467,7 +467,7 @@ class _Reader:
         return self._command(path, "infer", ("infer", "imported", *words, "--out", "answers"))
 
     def _rows_of_examples(self, path: Path) -> dict[str, Any]:
-        """Options of `infer` for files of `tf.train.Example`."""
+        """Return the options of `infer` for files of `tf.train.Example`."""
         files, kind = self._take(_EXAMPLES, "paths"), self._take(_EXAMPLES, "file_type", default="tfrecord")
         files = [files] if isinstance(files, str) else list(files or ())
         if kind != "tfrecord":
@@ -478,7 +478,7 @@ class _Reader:
                 "  give one pattern for them, as in TF_EXAMPLE_FILE_PATHS='examples.tfrecord*'"
             )
         for scope in ("inputs", "outputs"):
-            self._take("Feature", "vocabulary", scope)  # those of the model
+            self._take("Feature", "vocabulary", scope)  # the vocabularies are those of the model
         for argument in ("features", "task_id"):
             self._take(_EXAMPLES, argument)
         for name in ("get_input_vocabulary", "get_output_vocabulary"):
@@ -488,7 +488,7 @@ class _Reader:
         return {"--input": files[0], "--inputs": inputs, "--targets": targets}
 
     def _command(self, path: Path, owner: str, command: tuple[str, ...]) -> ImportedConfig:
-        """A command on the model of a checkpoint."""
+        """Return a command that uses the model of a checkpoint."""
         checkpoint = self._take("RestoreCheckpointConfig", "path")
         of_training = (owner, "T5Config", "EncoderDecoderModel", "Adafactor", *FUNCTIONS)
         for key in [key for key in self._left if key[1] in of_training]:
@@ -499,7 +499,7 @@ class _Reader:
         return ImportedConfig(None, self._notes, command, without_effect=self._without_effect, weights_command=weights)
 
     def _refuse_the_rest(self, path: Path) -> None:
-        """Raises ConfigError for bindings without a counterpart."""
+        """Raise ConfigError if bindings without a counterpart are left."""
         for (_, _, argument), binding in self._left.items():
             name = f"{binding.owner}.{argument}"
             reason = _WITHOUT_EFFECT.get(name) or _WITHOUT_EFFECT.get(binding.owner)

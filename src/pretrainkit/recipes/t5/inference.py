@@ -142,7 +142,8 @@ def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: st
 
 
 def _config_with_task(config: T5Run, tokenizer: Path | None, name: str, split: str) -> T5Run:
-    """Return the config of a run on that task. Nothing is held out of other splits than the held-out one."""
+    """Return the config of a run on that task. A part of the training split serves as held-out data only if `split`
+    is the usual held-out split."""
     own: dict[str, Any] = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
     own |= {} if split == HELD_OUT else {"held_out_share": None}
     return config.changed(data={"task": name, "train": (), "valid": (), **own})
@@ -314,7 +315,7 @@ def score(config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tupl
 def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
     """Return (True if answers continue prompts, True if prompts get an end mark).
 
-    `has_tokenizer`: the model can be used without the module that defines its tasks."""
+    `has_tokenizer`: True if the model can be used without the module that defines its tasks."""
     is_decoder = config.model.kind == "decoder_only"
     if config.data.task is None:
         first = config.data.denoising.all[0]

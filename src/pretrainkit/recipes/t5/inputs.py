@@ -109,8 +109,8 @@ def _real(ids: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def target_examples(batch: Batch, side: str) -> Tensor:
-    """Return int64 of the shape of the targets on `side` (encoder or decoder): a number for each position that all
-    positions of its example share."""
+    """Return int64 of the shape of the targets on `side` (encoder or decoder): for each position a number that is
+    unique to its example."""
     tokens = "encoder_input_tokens" if side == "encoder" else "decoder_target_tokens"
     return _numbered(_segments(batch, side, tokens))
 

@@ -24,7 +24,7 @@ _WHOLE: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, Any]]] = {
     "lion": ("lion", _MOMENTS | {"weight_decay": "weight_decay"}, {"beta2": 0.99, "weight_decay": 1e-3}),
     "sgd": ("sgd", {"momentum": "momentum", "nesterov": "nesterov"}, {"momentum": 0.0, "weight_decay": 0.0}),
 }
-"""Optimizer of optax to ours, its arguments to our fields, and its defaults where ours differ."""
+"""Maps an optimizer of optax to (our optimizer, our fields by its arguments, its defaults where ours differ)."""
 _SCALED = {
     "scale_by_adam": ("adamw", _MOMENTS | {"eps": "epsilon"}, {"epsilon": 1e-8}),
     "scale_by_lion": ("lion", _MOMENTS, {"beta2": 0.99}),
@@ -40,7 +40,7 @@ _OF_SCHEDULES = (
 )
 _CLIPS = {"clip_by_global_norm": ("norm", "max_norm"), "clip": ("value", "max_delta")}
 FUNCTIONS = frozenset({"chain", *_WHOLE, *_SCALED, *_CLIPS})
-"""Names of what makes an optimizer."""
+"""Names of the functions that make an optimizer."""
 
 
 class NoCounterpart(Exception):
@@ -51,9 +51,9 @@ class OptaxChain:
     def __init__(self, arguments: Callable[[str], dict[str, Any]], names: Sequence[str], num_steps: int | None) -> None:
         """
         Args:
-            arguments: Name of a function to the arguments that are given for it.
+            arguments: Function from the name of a function of optax to the arguments that are set for it.
             names: The transformations, in order.
-            num_steps: Updates of the run, at whose end our decays end.
+            num_steps: Updates of the run. Our decays end with the run.
         """
         self._arguments, self._names, self._num_steps = arguments, list(names), num_steps
 
@@ -80,16 +80,16 @@ class OptaxChain:
                 given |= self._read(self._names.pop(0), {"weight_decay": "weight_decay"})
             rate = self._rate()
         else:
-            raise NoCounterpart(f"{name} has no counterpart at this place of a chain")
+            raise NoCounterpart(f"{name} is not supported at this position of a chain")
         if self._names:
-            raise NoCounterpart(f"{self._names[0]} has no counterpart at this place of a chain")
+            raise NoCounterpart(f"{self._names[0]} is not supported at this position of a chain")
         if rate is None:
             raise NoCounterpart(f"{name} has no learning_rate")
         given = {field: value for field, value in given.items() if value is not None}
         return {"name": ours, **settings, **defaults, **given}, rate
 
     def _rate(self) -> Any:
-        """The learning rate that ends a chain of parts."""
+        """Return the learning rate from the last part of a chain."""
         name = self._names.pop(0) if self._names else ""
         if name == "scale_by_learning_rate":
             return self._read(name, {"learning_rate": "learning_rate"}).get("learning_rate")
@@ -134,10 +134,10 @@ class OptaxChain:
         if given.get("exponent", 1) != 1:
             raise NoCounterpart(f"{name}.exponent={given['exponent']} has no counterpart")
         if not peak or end is None or end > peak:
-            raise NoCounterpart(f"{name} does not say where it begins and ends, or rises")
+            raise NoCounterpart(f"{name} lacks its peak or its end value, or ends above its peak")
         if kind != "constant" and decay_steps != self._num_steps:
             raise NoCounterpart(
-                f"{name} ends after {decay_steps} steps, but the run has {self._num_steps}, at whose end decays end"
+                f"{name} ends after {decay_steps} steps, but the run has {self._num_steps}; a decay ends with the run"
             )
         floor = {"floor": end / peak} if kind != "constant" else {}
         return float(peak), {"name": kind, "num_warmup_steps": warmup, "factors": (), **floor}

@@ -2,7 +2,8 @@
 TensorFlow checkpoints.
 
 T5X's kernels are input x output, the transpose of torch's, fused over heads; the table of relative positions is (heads,
-buckets). The embedding table is equal. The "scalable" variant stacks the layers of a stack in one array along dim 1.
+buckets). The embedding table has the same layout. The "scalable" variant stacks the layers of a stack in one array
+along dim 1.
 """
 
 import re

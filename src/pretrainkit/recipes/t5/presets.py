@@ -42,7 +42,7 @@ class Family:
     vocab_size: int
     sizes: dict[str, Size]
     is_gated: bool = True
-    """Gated GELU and a separate logits matrix, since 1.1; else ReLU and tied logits."""
+    """True for gated GELU and a separate logits matrix (since T5 1.1), False for ReLU and tied logits (T5 1.0)."""
     dropout: float = 0.0
     """Dropout rate in pretraining."""
     bias_per_layer: bool = False

@@ -40,7 +40,7 @@ _BLOCK = 1 << 20
 """Documents that are processed together."""
 _NONE = np.empty(0, np.int64)
 MIN_DOCUMENTS = 2_000_000
-"""Number of documents from which on segments are cached."""
+"""Number of documents of a corpus from which its segments are cached."""
 _FORMAT = "pretrainkit segment index 1"
 _logger = logging.getLogger(__name__)
 _CHUNK, _LENGTH = stream_key(0, "t5", "chunk of a document"), stream_key(0, "t5", "length of segments")
@@ -175,7 +175,7 @@ class _Groups:
     num_groups: int = 0
     num_segments: int = 0
     begin: int = 0
-    """Begin of the unfinished group in the stream."""
+    """Start of the unfinished group in the stream."""
 
     def ended(self, ends: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the first three columns for groups that end at `ends`, ascending."""

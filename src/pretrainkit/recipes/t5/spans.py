@@ -129,7 +129,7 @@ def random_spans(
     totals = np.concatenate([sizes - num_noise, num_noise])
     both = compositions(fold(keys, _BOTH_CUTS).ravel(), totals, np.tile(num_spans, 2))
     clean, noise = both.reshape(2, -1)
-    # At the begin of a run the count changes by one: repeating each run's value would take three times as long.
+    # At the start of a run the count changes by one: repeating each run's value would take three times as long.
     begins = np.cumsum(np.stack([clean, noise], axis=1).ravel())[:-1]
     changes = np.zeros(int(sizes.sum()), np.int8)
     changes[begins[0::2]], changes[begins[1::2]] = 1, -1

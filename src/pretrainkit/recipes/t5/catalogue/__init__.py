@@ -1,6 +1,6 @@
-"""The named tasks and mixtures of T5: importing this makes them known. Nothing is read before they are used.
+"""The named tasks and mixtures of T5: importing this makes them known. No data is read before they are used.
 
-Their vocabulary is that of the run, and their data lie where `data.task_folders` says, else on the hub: see
+Their vocabulary is that of the run. Their data is in the folders of `data.task_folders`, or else on the hub: see
 docs/tasks.md.
 """
 

@@ -149,13 +149,13 @@ def number(decoded: str, *, example: Row | None = None, is_target: bool = False)
 
 
 def judged_answer(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
-    """MultiRC: return 1 for a right answer, 0 for a wrong one, otherwise -1; for targets also the question's number."""
+    """Return 1 for a right answer of MultiRC, 0 for a wrong one, else -1; for targets also the question's number."""
     judged: dict[str, Any] = {"value": ClassNumber(("False", "True"))(decoded)}
     return judged | ({"group": (example["idx/paragraph"], example["idx/question"])} if is_target else {})
 
 
 def entity(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
-    """ReCoRD: return an answer; for targets all right answers and the query's number."""
+    """Return an answer of ReCoRD; for targets all right answers and the query's number."""
     if not is_target:
         return {"value": decoded}
     return {"value": list(example["answers"]), "group": (example["idx/passage"], example["idx/query"])}

@@ -218,7 +218,7 @@ class _Match:
 
 
 def _num_repeated(text: Sequence[str], words: Sequence[str]) -> int:
-    """Return the largest number of first `words` that are adjacent in `text`."""
+    """Return the largest n for which the first n of `words` occur in `text` one after another."""
     whole = " ".join(text)
     return next((num for num in range(len(words)) if " ".join(words[: num + 1]) not in whole), len(words))
 

@@ -42,8 +42,8 @@ _HIGHLIGHT = "\n@highlight\n"
 
 
 def record_queries(row: Row) -> Iterator[Example]:
-    """A row for every query of ReCoRD, from a passage with all of its queries, as it is distributed, or from one query,
-    as the hub has it."""
+    """Yield a row for every query of ReCoRD, from a passage with all of its queries (the distributed form) or from one
+    query (the form of the hub)."""
     if not isinstance(row["passage"], Mapping):
         yield dict(row)
         return
@@ -60,7 +60,8 @@ def record_queries(row: Row) -> Iterator[Example]:
 
 
 def record(row: Row) -> Iterator[Example]:
-    """An example for every right answer to a query of ReCoRD, with all of them, or one with `<unk>`."""
+    """Yield an example for every right answer to a query of ReCoRD; each also has the list of all right answers. A
+    query without answers becomes one example with the target `<unk>`."""
     passage = _AFTER_MARK.sub(r"\1 ", row["passage"]).replace(_HIGHLIGHT, ". ")
     answers = list(row["answers"])
     for answer in answers or [UNKNOWN]:
@@ -86,7 +87,7 @@ def _classes(
 
 
 def _diagnostics(name: str, folder: str, columns: Mapping[str, str] | None = None) -> Task:
-    """A test set without metrics that is read as RTE."""
+    """Return the task of a test set without metrics, in the format of RTE."""
     data = _data(name, folder, ("test",))
     return class_task(f"super_glue_{name}_v102", data, "rte", _NLI, _ENTAILMENT, [], columns)
 
