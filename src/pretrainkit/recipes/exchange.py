@@ -208,7 +208,7 @@ class ReadsFiles(Capability[Run]):
 
     does = "read weight files of other systems"
     file_formats: ClassVar[tuple[str, ...]]
-    """By the name of the system."""
+    """Names of the systems whose formats it reads."""
 
     @abstractmethod
     def import_file(self, path: Path, format: str, config: Run | None) -> ImportedModel:
@@ -222,7 +222,7 @@ class WritesFiles(Capability[Run]):
     does = "write weight files for other systems"
     instead = "use --format safetensors"
     export_formats: ClassVar[tuple[str, ...]]
-    """By the name of the system."""
+    """Names of the systems whose formats it writes."""
     folder_formats: ClassVar[tuple[str, ...]] = ()
     """Those of `export_formats` that are folders."""
 

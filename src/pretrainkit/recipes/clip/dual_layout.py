@@ -241,7 +241,7 @@ def read_dual(
 
 
 def _pooler_scale(words: dict[str, Tensor]) -> float:
-    """Remove the pooler and return its scale. Raises CheckpointError if it is no small multiple of the identity."""
+    """Remove the pooler and return its scale. Raises CheckpointError if it is not a small multiple of the identity."""
     weight, bias = words.pop(f"{_POOLER}.weight"), words.pop(f"{_POOLER}.bias")
     scale = weight[0, 0].item()
     is_identity = torch.equal(weight, torch.eye(len(weight)) * scale) and not bias.any()

@@ -120,7 +120,7 @@ class PairFlops:
 
     @cached_property
     def _model(self) -> nn.Module:
-        """The model with tensors without values."""
+        """The model, with tensors that have shapes but no values."""
         import torch
 
         from pretrainkit.recipes.clip.model import DualEncoder

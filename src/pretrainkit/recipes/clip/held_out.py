@@ -252,7 +252,9 @@ def _templates(wanted: ClassificationConfig) -> list[str]:
     try:
         lines = Path(wanted.templates_file).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise DataError(f"cannot read templates from {wanted.templates_file}: {error.strerror or error}") from None
+        raise DataError(
+            f"cannot read templates from {wanted.templates_file}: {error.strerror or error}\n  check the path"
+        ) from None
     return [line.strip() for line in lines if line.strip()]
 
 

@@ -144,8 +144,8 @@ WITHOUT_EFFECT = {
     "data.single_eval": "every row is scored exactly once on any number of ranks",
     "data.cuda_eval": "scores are computed on the device of the model",
     "model.interpolate_pos_embed": "positions are interpolated when a weight file is imported for another size",
-    "model.image_encoder.embedding_dim": "known from the encoder",
-    "model.text_encoder.embedding_dim": "known from the encoder",
+    "model.image_encoder.embedding_dim": "it follows from the encoder",
+    "model.text_encoder.embedding_dim": "it follows from the encoder",
     "loss.triplet_loss.margin": "for the triplet loss only, which ZeroVL cannot build",
     "loss.triplet_loss.reduce_mode": "for the triplet loss only, which ZeroVL cannot build",
 }

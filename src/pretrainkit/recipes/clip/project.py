@@ -140,7 +140,7 @@ def _find(path: str, number: int, request: ProjectRequest) -> PairSet:
         opened: dict[Split, Pairs] = {"train": open_pairs(ClipSourceConfig(path=path), "train")}
     except DataError as error:
         if not os.path.isdir(path):
-            raise DataError(f"{path} is no set of image-text pairs\n  {error}") from error
+            raise DataError(f"{path} is not a set of image-text pairs\n  {error}") from error
         return _find_loose(find_loose_pairs(path), name, request)
     try:
         valid = open_pairs(ClipSourceConfig(path=path), "valid")

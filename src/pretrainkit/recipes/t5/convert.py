@@ -117,7 +117,7 @@ def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Ten
     if left_over := [name for name in left_over if "EncDecAttention.relative_attention_bias" not in name]:
         raise CheckpointError(
             f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
-            "  the weights belong to another architecture than config.json"
+            "  config.json describes another architecture than that of the weights"
         )
     return {ours: state[theirs] for ours, theirs in names.items()}
 

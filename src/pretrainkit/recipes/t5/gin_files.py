@@ -131,7 +131,7 @@ class GinFile:
     """All bindings and macros of a file and its includes, of which the last of each name counts."""
 
     def __init__(self, path: Path, settings: Iterable[str] = ()) -> None:
-        """Raises ConfigError if a file cannot be parsed or an include is not found, MissingPackageError if gin-config
+        """Raise ConfigError if a file cannot be parsed or an include is not found, MissingPackageError if gin-config
         is not installed."""
         self._parser = import_optional("gin.config_parser", "t5x", f"reading {path}", package="gin-config")
         self.bindings: dict[Key, Binding] = {}
