@@ -260,9 +260,8 @@ def test_inference_becomes_a_command(files):
     assert "infer.mode='predict_with_aux' has no counterpart" in told
     (files / "file.gin").write_text(INFER.replace('"glue_rte_v002"', "@infer_script.create_task()"))
     told = refused("config", "import", files / "file.gin")
-    assert "pretrainkit infer RUN --input FILE" in followed(
-        told, "recipes/t5/gin_files.py: … builds its task from a file"
-    )
+    advice = followed(told, "recipes/t5/gin_files.py: … builds its task from a file")
+    assert "pretrainkit infer RUN --input FILE" in advice
 
 
 CHAIN = """
