@@ -1,4 +1,4 @@
-"""Creates a project from raw data, and runs it: `pretrainkit new`."""
+"""Create a project from raw data, and run it: `pretrainkit new`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""HTML pages of runs and corpora, and curves as SVG. A page loads nothing from the network. Imports no torch."""
+"""HTML pages of runs and corpora, and curves as SVG. A page needs no other files. Imports no torch."""

@@ -92,7 +92,7 @@ def loss_charts(runs: Sequence[Run]) -> list[Chart]:
 
 
 def other_charts(runs: Sequence[Run]) -> list[Chart]:
-    """Return all other logged or evaluated metrics, except counters that only follow the steps."""
+    """Return charts of all other logged or evaluated metrics, except counters that only follow the steps."""
     keys = [key for key in _keys(runs, "evaluations", "metrics") if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith((_COUNTS, *_FAMILIES))]
     evaluated = {key for run in runs for key in run.evaluations.keys}

@@ -130,24 +130,24 @@ _UNUSED = (
     "model.text_encoder.only_cls_token",
 )
 WITHOUT_EFFECT = {
-    **dict.fromkeys(_UNUSED, "unused by ZeroVL"),
+    **dict.fromkeys(_UNUSED, "ZeroVL does not use it"),
     "runner.stable_random": "dropout is always replayed exactly, without seeding global generators",
-    "dist.name": "data parallel, by torch; another strategy: parallel.strategy",
-    "dist.param": "for apex only",
+    "dist.name": "training is data parallel; for another strategy, set parallel.strategy",
+    "dist.param": "it is for apex only",
     "log.interval_val": "evaluations are logged completely",
     "wandb.entity": "set WANDB_ENTITY in the environment",
     "wandb.train_record_keys": "all metrics are logged",
     "ckpt.filename": "checkpoints have their own folder",
-    "ckpt.auto_resume": "train --resume, or pretrainkit resume RUN",
-    "ckpt.soft_resume": "weights must fit",
+    "ckpt.auto_resume": "to resume, use train --resume or pretrainkit resume RUN",
+    "ckpt.soft_resume": "weights must always fit the model",
     "data.val_steps": "evaluation is always on whole sets",
     "data.single_eval": "every row is scored exactly once on any number of ranks",
     "data.cuda_eval": "scores are computed on the device of the model",
     "model.interpolate_pos_embed": "positions are interpolated when a weight file is imported for another size",
     "model.image_encoder.embedding_dim": "it follows from the encoder",
     "model.text_encoder.embedding_dim": "it follows from the encoder",
-    "loss.triplet_loss.margin": "for the triplet loss only, which ZeroVL cannot build",
-    "loss.triplet_loss.reduce_mode": "for the triplet loss only, which ZeroVL cannot build",
+    "loss.triplet_loss.margin": "it is for the triplet loss only, which ZeroVL cannot build",
+    "loss.triplet_loss.reduce_mode": "it is for the triplet loss only, which ZeroVL cannot build",
 }
 """Keys without effect here, with the reason."""
 
