@@ -26,7 +26,7 @@ def test_attempts_say_how_they_ended_and_after_which_checkpoint(tmp_path):
     folder.add(LAUNCH)
     (tmp_path / "checkpoints/step-00000004").mkdir(parents=True)
     (tmp_path / "checkpoints/.incomplete-step-00000008").mkdir()
-    folder.ended("12", 130, "its time limit", "requeued")
+    folder.record_end("12", 130, "its time limit", "requeued")
     (row,) = folder.attempts()
     del row["time"]
     expected = {"job": "12", "code": 130, "cause": "its time limit", "checkpoint": "step-00000004", "then": "requeued"}

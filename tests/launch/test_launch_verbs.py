@@ -109,6 +109,6 @@ def test_what_is_finished_is_not_launched_again(tmp_path: Path) -> None:
     folder = LaunchFolder(tmp_path)
     folder.add(Launch("local", (), (), job_ids=("1",)))
     (tmp_path / "checkpoints/step-00000012").mkdir(parents=True)
-    folder.ended("1", 0, "done", "ended")
+    folder.record_end("1", 0, "done", "ended")
     assert "is complete: step-00000012; to train longer: " in say("resume", tmp_path)
     assert len(folder.launches()) == 1

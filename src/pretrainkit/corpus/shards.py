@@ -102,7 +102,7 @@ def build_corpus(
         runner = StageRunner(engine, workers, memory_bytes, progress)
         results = _read(sources, work, settings, runner)
         used = settings
-        if share := _enough(results, settings):
+        if share := _sufficient_share(results, settings):
             progress.note(
                 f"none of the {_num_documents(results, 'train')} documents would be held out with --heldout "
                 f"{settings.heldout}, so this share is used, which holds out at least one: --heldout {share}"
@@ -146,7 +146,7 @@ def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
     return sum(count for result in results for _, count, _ in result["runs"].get(split, []))
 
 
-def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float:
+def _sufficient_share(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float:
     """Return a share that holds out at least one document if the requested share holds out none of several; else 0."""
     if not settings.heldout or _num_documents(results, "valid") or _num_documents(results, "train") < 2:
         return 0.0
@@ -306,7 +306,7 @@ def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skip
         problem, advice = "left to train on", f"hold out less, {advice}"
     else:
         problem = "held out"
-        if share := _enough(results, settings):
+        if share := _sufficient_share(results, settings):
             advice = f"hold out more (--heldout {share} holds out at least one), {advice}"
     documents = "the only document" if total == 1 else f"none of the {total} documents"
     would_not = "would not" if total == 1 else "would"

@@ -20,7 +20,7 @@ STEP_TIMEOUT_SECONDS = 600
 
 
 class Walk:
-    """A running demo: its folder, its chapters and its clock."""
+    """A running demo with its folder, its chapters and the time since it began."""
 
     def __init__(self, folder: Path, num_chapters: int) -> None:
         """`folder` is replaced if it has an earlier demo. Raises InputError if it has anything else."""
@@ -52,7 +52,7 @@ class Walk:
         self,
         title: str,
         text: str,
-        *words: object,
+        *arguments: object,
         num_steps: int,
         checkpoint_steps: int,
         kill_after_step: int,
@@ -62,7 +62,7 @@ class Walk:
         the run folder. Raises RunError if a loss differs in any digit, or if the training ends before it is killed.
 
         Args:
-            words: Arguments of `pretrainkit train`: the preset and settings except those below.
+            arguments: Arguments of `pretrainkit train`: the preset and settings except those below.
             kill_after_step: Not a multiple of `checkpoint_steps`, so that some steps are computed twice.
             shown: Text to print below the heading.
         """
@@ -70,7 +70,7 @@ class Walk:
         print(shown, end="")
         run = self.folder / "run"
         settings = (f"num_steps={num_steps}", f"checkpoint.every_steps={checkpoint_steps}", "--out", run)
-        before = _train_until_killed(["train", *words, *settings], run, kill_after_step)
+        before = _train_until_killed(["train", *arguments, *settings], run, kill_after_step)
         print(f"\n  kill -9 after step {max(before)}; the newest checkpoint is the last multiple of {checkpoint_steps}")
         pretrainkit("resume", run)
         self.num_equal = _compare_losses(before, read_losses(run), checkpoint_steps)
@@ -98,9 +98,9 @@ class Walk:
         }
 
 
-def pretrainkit(*words: object) -> None:
+def pretrainkit(*arguments: object) -> None:
     """Print and run a pretrainkit command. Raises InputError or RunError according to its exit code."""
-    done = subprocess.run(_shown(words), check=False)
+    done = subprocess.run(_print_command(arguments), check=False)
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode:
@@ -108,9 +108,9 @@ def pretrainkit(*words: object) -> None:
         raise kind(f"the command above failed with exit code {done.returncode}\n  see its message above")
 
 
-def _shown(words: Iterable[object]) -> list[str]:
-    """Print the command `pretrainkit WORDS`, and return its command line."""
-    texts = [str(word) for word in words]
+def _print_command(arguments: Iterable[object]) -> list[str]:
+    """Print the command `pretrainkit ARGUMENTS`, and return its command line."""
+    texts = [str(argument) for argument in arguments]
     print("  $ " + shlex.join(["pretrainkit", *texts]), flush=True)
     return [sys.executable, "-m", "pretrainkit", *texts]
 
@@ -152,7 +152,7 @@ def read_losses(run: Path) -> dict[int, float]:
 
 def _train_until_killed(command: Iterable[object], run: Path, kill_after_step: int) -> dict[int, float]:
     """Start a training, kill -9 it, and return the losses that it logged, by step."""
-    process = subprocess.Popen(_shown(command))
+    process = subprocess.Popen(_print_command(command))
     deadline, reached = time.monotonic() + STEP_TIMEOUT_SECONDS, 0
     try:
         while (step := max(read_losses(run), default=0)) < kill_after_step:

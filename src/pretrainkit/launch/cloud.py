@@ -1,4 +1,4 @@
-"""Create machines and start runs in clouds with SkyPilot's command `sky`. Torch-free.
+"""Create machines and start runs in clouds with SkyPilot's command `sky`. This module does not import torch.
 
 A task file describes the machines, their setup and the command to run; `sky` does the rest. Every function returns the
 commands that it runs, so that they can be inspected without an account.
@@ -65,7 +65,8 @@ class CloudConfig(Config):
     bucket_mode: Literal["MOUNT", "COPY", "MOUNT_CACHED"] = "MOUNT_CACHED"
     """Access to the bucket. MOUNT_CACHED uses a cache on disk and supports renaming folders, which checkpoints need."""
     workdir: str | None = None
-    """Folder of this machine in which the commands run, such as a checkout; null: none."""
+    """Folder of this machine, such as a checkout. It is copied to the machines, and the commands run in the copy. null:
+    none."""
     setup: tuple[str, ...] = ()
     """Shell commands that run after the setup of the file."""
     autostop: NonNegativeInt | None = None
@@ -76,7 +77,7 @@ def require_name(name: str) -> None:
     """Raise InputError if SkyPilot would reject the name of machines or of a job."""
     if re.fullmatch(r"[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?", name) is None:
         raise InputError(
-            f"{name!r} cannot be the name of machines: a name has a letter first, then letters, digits and - _ .\n"
+            f"{name!r} cannot be the name of machines: a name consists of a letter, then letters, digits and - _ .\n"
             "  choose another name; a run in a cloud has the name of its folder: --out FOLDER"
         )
 

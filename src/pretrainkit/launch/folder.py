@@ -1,4 +1,5 @@
-"""The folder `RUN/launch`: launches of the run, their jobs, and the end of each attempt. Torch-free.
+"""The folder `RUN/launch`: launches of the run, their jobs, and the end of each attempt. This module does not import
+torch.
 
 launch/
   launches.json     every launch of the run, newest last: command, ranks, settings, code version, job ids
@@ -158,7 +159,7 @@ class LaunchFolder:
         if self.run.is_dir() and {path.name for path in self.run.iterdir()} <= {self.logs.name, self.path.name}:
             shutil.rmtree(self.run, ignore_errors=True)
 
-    def ended(self, job_id: str, code: int, cause: str, then: str) -> None:
+    def record_end(self, job_id: str, code: int, cause: str, then: str) -> None:
         """Append the end of an attempt to attempts.jsonl."""
         row = {"job": job_id, "code": code, "cause": cause, "checkpoint": self.newest_checkpoint, "then": then}
         with open(self.path / "attempts.jsonl", "a", encoding="utf-8") as file:
@@ -171,7 +172,7 @@ class LaunchFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the only launcher of this run during the block. Raises InputError if another one is running."""
+        """Lock the run against other launchers during the block. Raises InputError if another one is running."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "w") as file:
             if lock(file) is False:

@@ -1,4 +1,5 @@
-"""Start several ranks on this machine. Torch-free: torchrun's agent runs in a separate process (see `agent`)."""
+"""Start several ranks on this machine. This module does not import torch: torchrun's agent runs in a
+separate process (see `agent`)."""
 
 import logging
 import os
@@ -27,11 +28,13 @@ _POLL_SECONDS = 0.1
 
 
 def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") -> int:
-    """Run `python -m MODULE WORDS...` as the ranks of a launch, record it in the run folder, and wait for the ranks.
+    """Run `python -m MODULE ARGUMENTS...` as the ranks of a launch, record it in the run folder, and wait for the
+    ranks.
 
     Rank 0 writes to this terminal, and every rank r appends to `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
     SIGUSR1 are passed on to the ranks, which save and end. They also do this within seconds if this process is killed.
-    If a rank fails, all others are stopped. All are restarted if there is a newer checkpoint than at their start.
+    If a rank fails, all others are stopped. All are restarted if there is a newer checkpoint than at their start,
+    at most `launch.max_restarts` times.
 
     The folder `logs` is created in `run_folder`. If the ranks reject their input, a run folder that was created here is
     removed. `module` must not launch ranks itself if RANK is in the environment.
@@ -60,7 +63,7 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
             code, was_asked_to_stop = _run_ranks([module, *words], num_processes, logs)
             following = None if was_asked_to_stop else restarts.after_failure(code, folder.newest_checkpoint)
             cause = {0: "done", 2: "bad input", 130: "stopped by a signal"}.get(code, "a rank failed")
-            folder.ended(str(os.getpid()), code, cause, "restarted" if following else "ended")
+            folder.record_end(str(os.getpid()), code, cause, "restarted" if following else "ended")
             if following is None:
                 break
             _log.warning(

@@ -1,4 +1,4 @@
-"""Submit SLURM jobs with submitit. Torch-free.
+"""Submit SLURM jobs with submitit. This module does not import torch.
 
 The ranks of a job are its tasks, one per GPU. A job runs exactly what was submitted: the resolved config and a copy of
 the code are in `RUN/launch`, so the checkout may change while the job waits.

@@ -98,7 +98,7 @@ class RankJob:
         _of_attempt("address", task, folder).unlink(missing_ok=True) if task.global_rank == 0 else None
         is_first = _is_first(_of_attempt("ended", task, folder)) if code else task.global_rank == 0
         if is_first:
-            folder.ended(task.job_id, code, cause, "requeued" if is_requeued else "ended")
+            folder.record_end(task.job_id, code, cause, "requeued" if is_requeued else "ended")
             if is_requeued:
                 task._requeue(0)
         if is_requeued and task.cluster == "slurm":

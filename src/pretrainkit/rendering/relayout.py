@@ -34,9 +34,9 @@ ROWS_PER_FILE = 50_000
 
 def row_files(folder: str | Path, split: str = "train") -> list[Path]:
     """Return the files with rows in a folder: the output of `pretrainkit render`, or the layout of the published data
-    sets, in the folder or in its subfolder `data`. The totals in published file names are not reliable and ignored.
+    sets, in the folder or in its subfolder `data`. The totals in published file names are unreliable and ignored.
 
-    `split` selects files whose names begin with it, if there are any. Empty if there are no rows."""
+    `split` selects files whose names begin with it, if there are any. The result is empty if there are no rows."""
     folder = Path(folder)
     if is_rendered(folder):
         return [folder / shard["name"] for shard in read_manifest(folder)["shards"]]

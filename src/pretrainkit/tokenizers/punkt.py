@@ -123,7 +123,7 @@ class PunktParameters:
         """Return a copy with the abbreviations and sentence starters of a language of abbreviations.py."""
         language = LANGUAGES[code]
         before = {(word, NUMBER_TYPE) for word in language.before_numbers}
-        # Punkt compares the word after a number with its period if it is an abbreviation: "5. Feb."
+        # If the word after a number is an abbreviation, Punkt compares it with its period ("5. Feb."): add both forms.
         after = {(NUMBER_TYPE, form) for word in language.after_numbers for form in (word, f"{word}.")}
         return replace(
             self,

@@ -36,7 +36,7 @@ FORMAT = "pretrainkit token shards 1"
 _TEXT = (".txt", ".jsonl", ".json", ".parquet", ".csv", ".tsv", ".zst", ".gz", ".xz", ".bz2", ".md")
 _REBUILD = "make the shards again: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
 _MAX_WINDOW = 2048
-"""Tokens: up to this width, copying whole windows is faster than copying each span in Python."""
+"""Width of a row in tokens up to which copying whole windows is faster than copying each span in Python."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype:

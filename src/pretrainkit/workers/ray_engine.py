@@ -21,7 +21,7 @@ _WORKER_BYTES = 300_000_000
 """Memory of an idle worker, requested from Ray besides the memory of the task."""
 _PAUSE_SECONDS = 0.2
 _END_SECONDS = 30
-_KNOCK_SECONDS = 10
+_CONNECT_SECONDS = 10
 
 
 class _Executor(RayPipelineExecutor):
@@ -75,7 +75,7 @@ class RayEngine:
             logging_dir=str(folder.logs),
             log_first=False,
         )
-        # The executor waits for all tasks. In a thread, so that results and errors are available at once.
+        # The executor waits for all tasks. It runs in a thread, so that results and errors are available at once.
         thread = threading.Thread(target=executor.run, daemon=True)
         thread.start()
         try:
@@ -96,7 +96,7 @@ class RayEngine:
         # Workers must find the same modules as this process.
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         try:
-            _knock(address)
+            _require_listener(address)
             ray.init(address=address, runtime_env={"env_vars": kept}, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             place = "on this machine" if address == "auto" else f"at {address}"
@@ -107,9 +107,9 @@ class RayEngine:
         return ray
 
 
-def _knock(address: str) -> None:
+def _require_listener(address: str) -> None:
     """Raise OSError if nothing listens at HOST:PORT. Ray itself would wait many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
-        with socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS):
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS):
             pass

@@ -1,4 +1,4 @@
-"""Settings of SLURM jobs. Torch-free."""
+"""Settings of SLURM jobs. This module does not import torch."""
 
 import re
 from typing import Annotated, Any, Self

@@ -18,7 +18,7 @@ class Knows(DiffusionDecoder):
     """Predicts what follows from the true image."""
 
     def __init__(self, noise: NoiseConfig, **more) -> None:
-        super().__init__(noise, 3, is_flat=True, **more)
+        super().__init__(noise, 3, has_pixel_range=True, **more)
         self.seen: list[Tensor | None] = []
 
     def forward(self, noisy, time_B, codes_BDhw, is_hidden_Bhw=None):

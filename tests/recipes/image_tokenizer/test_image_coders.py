@@ -163,4 +163,4 @@ def test_domains_that_cannot_be_are_told() -> None:
     with pytest.raises(ValueError, match="cannot be split over num_heads"):
         MemcodesConfig(size=4, width=6, num_heads=4)
     assert CodebookConfig(size=3).vocab_size == 3
-    assert RGB.is_flat
+    assert RGB.has_pixel_range

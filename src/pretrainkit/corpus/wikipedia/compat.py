@@ -78,7 +78,7 @@ def wikiextractor_text(
 
     Args:
         wikitext: Wikitext, unescaped from XML.
-        kept: Whether to include section titles, lists and tables (WikiExtractor's options); None excludes them.
+        kept: WikiExtractor's options that include section titles, lists and tables; None excludes all of them.
         quotes_are_escaped: True if the dump has `&quot;` for `"`, as MediaWiki writes. WikiExtractor ignores these.
     """
     kept = kept or Extraction()

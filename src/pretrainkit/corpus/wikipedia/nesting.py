@@ -1,6 +1,6 @@
 """Replacement of nested templates, links and tables in wikitext, in one pass with a stack.
 
-Takes time linear in the size of the page. Content that is nested deeper than `MAX_DEPTH` is dropped, and an opening
+It takes time linear in the size of the page. Content that is nested deeper than `MAX_DEPTH` is dropped, and an opening
 bracket without a closing one is treated as text.
 """
 

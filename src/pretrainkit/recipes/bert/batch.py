@@ -32,9 +32,9 @@ class Examples:
     first_lengths: Ints
     """(B,) number of text tokens of the first segment."""
     is_swapped: NDArray[np.bool_]
-    """(B,)"""
+    """(B,) True if the segments were swapped; for pairs of kind "next", if the second one is from elsewhere."""
     num_predictions: Ints
-    """(B,)"""
+    """(B,) number of tokens to predict."""
     where: Ints
     """(K,) indices of the predictions into `ids`, ascending."""
     originals: NDArray[np.int32]

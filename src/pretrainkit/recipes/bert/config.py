@@ -1,4 +1,4 @@
-"""Settings of the BERT recipe. Torch-free.
+"""Settings of the BERT recipe. This module does not import torch.
 
 `BertRun` is a `RunConfig` whose model, objective and data are the classes below. Presets (complete configs) are in
 `presets.py`.
@@ -126,7 +126,7 @@ class BertObjectiveConfig(Config):
     """learned: random tokens are learned pieces. whole_vocabulary_compat: any id, including bytes and control tokens,
     as in Sabertooth; a random pad token is then not attended to."""
     sentence_order: bool = True
-    """Also train the classification that sentence_pair chooses. Single segments have the label 0 (as written)."""
+    """Also train the classification that sentence_pair chooses. Single segments have the label 0 (not swapped)."""
     sentence_pair: Annotated[Literal["order", "next"], ReadBy("sentence_order", (True,))] = "order"
     """order: predict if the two segments were swapped (ALBERT). next: predict if the second segment follows the first,
     or is a span of equal length from elsewhere in the same component (BERT), which shared words often reveal."""

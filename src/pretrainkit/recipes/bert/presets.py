@@ -1,4 +1,4 @@
-"""Complete configs of the BERT recipe by name. Torch-free. Only the data paths are missing."""
+"""Complete configs of the BERT recipe by name. This module does not import torch. Only the data paths are missing."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def _small(
     every_steps: int,
     num_examples: int = 512,
 ) -> BertRun:
-    """Return a run for little compute that is saved and evaluated `every_steps`."""
+    """Return a run for little compute. It is saved and evaluated every `every_steps` steps."""
     return BertRun(
         num_steps=num_steps,
         model=model,
@@ -52,20 +52,20 @@ def _small(
 
 
 def tiny() -> BertRun:
-    """2 layers x 128, for tests and first trials. Learns visibly in about two minutes on 2 CPU cores.
+    """2 layers x 128, for tests and first trials. It learns visibly in about two minutes on 2 CPU cores.
 
-    0.40 M parameters in the blocks; with the embeddings of 8 000 pieces 1.5 M. Uses the vocabulary of its data.
+    0.40 M parameters in the blocks; with the embeddings of 8 000 pieces 1.5 M. It uses the vocabulary of its data.
     """
     optimizer = OptimizerConfig(peak_lr=2e-3, beta2=0.98, weight_decay=0.01)
     return _small(600, _bert(2, 128), optimizer, batch_size=64, num_warmup_steps=60, every_steps=200)
 
 
 def modern_tiny() -> BertRun:
-    """2 layers x 128 of the ModernBERT design, used by the demo. Learns about twice as fast per step as bert/tiny.
+    """2 layers x 128 of the ModernBERT design, used by the demo. It learns about twice as fast per step as bert/tiny.
 
     0.33 M parameters in the blocks; with the embeddings of 4 096 pieces 0.89 M. With rotary positions, even such a
     small model attends to a word's neighbours from the start; learned positions must first be trained. It has sentence
-    order, and all layers attend to the whole example. Uses the vocabulary of its data.
+    order, and all layers attend to the whole example. It uses the vocabulary of its data.
     """
     model = ModernModelConfig(
         hidden_size=128, num_layers=2, num_heads=2, intermediate_size=256, global_every=1, max_positions=512
@@ -75,9 +75,9 @@ def modern_tiny() -> BertRun:
 
 
 def mini() -> BertRun:
-    """4 layers x 256, the smallest model worth fine-tuning. About an hour on 2 CPU cores for 6 000 steps.
+    """4 layers x 256, the smallest model worth fine-tuning. 6 000 steps take about an hour on 2 CPU cores.
 
-    3.2 M parameters in the blocks; with the embeddings of 16 000 pieces 7.5 M. Uses the vocabulary of its data.
+    3.2 M parameters in the blocks; with the embeddings of 16 000 pieces 7.5 M. It uses the vocabulary of its data.
     """
     optimizer = OptimizerConfig(peak_lr=1e-3, beta2=0.98, weight_decay=0.01)
     return _small(
@@ -86,12 +86,12 @@ def mini() -> BertRun:
 
 
 def modern_mini() -> BertRun:
-    """4 layers x 256 of the ModernBERT design, for little compute. Learns far faster per step than bert/mini.
+    """4 layers x 256 of the ModernBERT design, for little compute. It learns far faster per step than bert/mini.
 
     2.9 M parameters in the blocks; with the embeddings of 8 192 pieces 5.2 M. On the same text and with the same
     settings, bert/mini had a loss of 6.1 after 1 100 steps, which is that of guessing by word frequency (README.md).
     This model had 4.7 after 600 steps, because rotary positions let it attend to neighbours at once. All layers attend
-    to the whole example. It learns masked words only, with Muon. Uses the vocabulary of its data.
+    to the whole example. It learns masked words only, with Muon. It uses the vocabulary of its data.
     """
     model = ModernModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=640, global_every=1)
     optimizer = OptimizerConfig(name="muon", peak_lr=3e-3, momentum=0.95, beta2=0.98, weight_decay=0.01)

@@ -1,4 +1,4 @@
-"""The recipe's interface to the rest of pretrainkit. Torch-free to import."""
+"""The recipe's interface to the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 

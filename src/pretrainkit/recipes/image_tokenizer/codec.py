@@ -101,7 +101,7 @@ def values_of(decoded: Tensor, domain: Domain) -> Tensor:
         return decoded.argmax(1)
     if domain.kind == "mask":
         return (decoded > 0).float()
-    return decoded.clamp(-1, 1) if domain.is_flat else decoded
+    return decoded.clamp(-1, 1) if domain.has_pixel_range else decoded
 
 
 def as_files(values: Tensor, domain: Domain) -> NDArray:
@@ -114,7 +114,7 @@ def as_files(values: Tensor, domain: Domain) -> NDArray:
         return classes.astype(np.uint8 if (domain.num_classes or 0) <= 256 else np.int16)
     if domain.kind == "mask":
         return (values_cpu[:, 0].numpy() * 255).astype(np.uint8)
-    if domain.is_flat:
+    if domain.has_pixel_range:
         pixels = ((values_cpu.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return (pixels[:, 0] if domain.kind == "grey" else pixels.permute(0, 2, 3, 1)).numpy()
     return (values_cpu[:, 0] if domain.kind == "depth" else values_cpu).float().numpy()

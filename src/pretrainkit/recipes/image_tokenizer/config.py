@@ -175,7 +175,7 @@ class ImageTokenizerRun(RunConfig):
                 "model.decoder",
             )
         perceptual, smallest = self.objective.perceptual, self.data.min_image_size or self.model.image_size
-        if perceptual.weight and (not self.model.domain.is_flat or self.model.is_diffusion):
+        if perceptual.weight and (not self.model.domain.has_pixel_range or self.model.is_diffusion):
             yield Conflict(
                 "objective.perceptual.weight works only for pictures (colours, grey, normals) and without diffusion\n"
                 "  set objective.perceptual.weight=0",
@@ -183,7 +183,7 @@ class ImageTokenizerRun(RunConfig):
                 "model.domain",
                 "model.decoder",
             )
-        if perceptual.is_measured and not self.model.domain.is_flat:
+        if perceptual.is_measured and not self.model.domain.has_pixel_range:
             yield Conflict(
                 "objective.perceptual works only for pictures (colours, grey, normals)\n"
                 "  set objective.perceptual.is_measured=false",

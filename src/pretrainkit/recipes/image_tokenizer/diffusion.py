@@ -80,10 +80,10 @@ class DiffusionDecoder(nn.Module, ABC):
 
     shares_T: Tensor
 
-    def __init__(self, noise: NoiseConfig, num_channels: int, *, is_flat: bool) -> None:
-        """`is_flat`: values of images are between -1 and 1, and sampling clamps to that range."""
+    def __init__(self, noise: NoiseConfig, num_channels: int, *, has_pixel_range: bool) -> None:
+        """`has_pixel_range`: values of images are between -1 and 1, and sampling clamps to that range."""
         super().__init__()
-        self.noise, self.num_channels, self.is_flat = noise, num_channels, is_flat
+        self.noise, self.num_channels, self.has_pixel_range = noise, num_channels, has_pixel_range
         shares_T = signal_shares(noise).astype(np.float32)
         self.register_buffer("shares_T", torch.from_numpy(shares_T), persistent=False)
 
@@ -145,7 +145,7 @@ class DiffusionDecoder(nn.Module, ABC):
                 alone_BCHW = self(x_BCHW, time_B, codes_BDhw, nothing).float()
                 predicted_BCHW = alone_BCHW + guidance * (predicted_BCHW - alone_BCHW)
             image_BCHW = self._image(predicted_BCHW, x_BCHW, signal_B111, noise_B111)
-            if self.is_flat:
+            if self.has_pixel_range:
                 # Dynamic thresholding: clamp to the 99.5 % quantile and scale it to 1 (Saharia et al. 2022).
                 limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
                 limit_B111 = limit_B[:, None, None, None]
@@ -185,7 +185,8 @@ class DiffusionDecoder(nn.Module, ABC):
 
 
 def time_features(time_B: Tensor, width: int) -> Tensor:
-    """Embed times as float32 (B, width): cosines, then sines, of wavelengths up to 10 000."""
+    """Embed times as float32 (B, width): cosines, then sines, at frequencies that fall geometrically
+    from 1 to almost 1 / 10 000."""
     half = width // 2
     rates = torch.exp(-np.log(10_000) * torch.arange(half, device=time_B.device, dtype=torch.float32) / half)
     angles = time_B[:, None].float() * rates
@@ -207,8 +208,8 @@ class UNet(DiffusionDecoder):
     Sources: section 10.4 of the specification (a); network: Dhariwal & Nichol 2021, https://arxiv.org/abs/2105.05233,
     without its later changes; patches: Luhman & Luhman 2022, https://arxiv.org/abs/2207.04316."""
 
-    def __init__(self, config: UNetConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
-        super().__init__(config.noise, num_channels, is_flat=is_flat)
+    def __init__(self, config: UNetConfig, num_channels: int, codes_width: int, *, has_pixel_range: bool) -> None:
+        super().__init__(config.noise, num_channels, has_pixel_range=has_pixel_range)
         self.patch_size, self.first_width = config.patch_size, config.width
         pixels = num_channels * config.patch_size**2
         time_width = 4 * config.width
@@ -300,8 +301,8 @@ class UViT(DiffusionDecoder):
     Sources: section 10.4 of the specification (b); Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; norms and
     gates that depend on the time: Peebles & Xie 2022, https://arxiv.org/abs/2212.09748."""
 
-    def __init__(self, config: UViTConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
-        super().__init__(config.noise, num_channels, is_flat=is_flat)
+    def __init__(self, config: UViTConfig, num_channels: int, codes_width: int, *, has_pixel_range: bool) -> None:
+        super().__init__(config.noise, num_channels, has_pixel_range=has_pixel_range)
         first, last, width = config.widths[0], config.widths[-1], config.hidden_size
         self.first_width, time_width = first, 4 * first
         self.patch = nn.Conv2d(num_channels, first, config.patch_size, config.patch_size)

@@ -138,7 +138,7 @@ def prepared(images: Tensor, config: ImageTokenizerModelConfig, size: int | None
             classes = F.interpolate(classes[:, None].float(), (size, size), mode="nearest-exact")[:, 0].long()
         return torch.where(classes == 255, 0, classes + 1)
     values = images.float()
-    if config.domain.is_flat:
+    if config.domain.has_pixel_range:
         values = values / 127.5 - 1
     if size is not None and size != images.shape[-1]:
         if kind in ("mask", "depth"):
@@ -187,7 +187,7 @@ def _decoder(config: ImageTokenizerModelConfig) -> ViTDecoder | ConvDecoder | ML
         return ConvDecoder(coder, domain.num_outputs)
     if isinstance(coder, MLPCoderConfig):
         return MLPCoder(coder, num_out=domain.num_outputs)
-    width, is_flat = config.quantizer.width, domain.is_flat
+    width, has_pixel_range = config.quantizer.width, domain.has_pixel_range
     if isinstance(coder, UNetConfig):
-        return UNet(coder, domain.num_channels, width, is_flat=is_flat)
-    return UViT(coder, domain.num_channels, width, is_flat=is_flat)
+        return UNet(coder, domain.num_channels, width, has_pixel_range=has_pixel_range)
+    return UViT(coder, domain.num_channels, width, has_pixel_range=has_pixel_range)

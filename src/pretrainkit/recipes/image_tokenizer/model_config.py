@@ -63,7 +63,7 @@ class Domain(Config):
         return self.num_classes or self.num_channels
 
     @property
-    def is_flat(self) -> bool:
+    def has_pixel_range(self) -> bool:
         """True if values are between -1 and 1, as for pictures."""
         return self.kind in ("colors", "grey", "normals")
 

@@ -102,7 +102,7 @@ class ImageTokenizerObjective(SeparableObjective):
         }
         if kind == "features":
             values["cosine_similarity"] = 1 - reconstruction_loss(prediction, target, "cosine_channels")
-        if self._model.domain.is_flat:
+        if self._model.domain.has_pixel_range:
             shown = prediction.float().clamp(-1, 1)
             values |= {"psnr": psnr(shown, target, 2.0), "ssim": ssim(shown, target, 2.0)}
             values["ms_ssim"] = ms_ssim(shown, target, 2.0)

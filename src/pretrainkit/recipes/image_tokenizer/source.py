@@ -88,8 +88,9 @@ def _classes(classes_HW: NDArray[np.int64], domain: Domain, name: str) -> NDArra
     largest = int(np.where(classes_HW == 255, -1, classes_HW).max())
     if largest >= domain.num_classes - 1:
         raise DataError(
-            f"{name} has class {largest}, but model.domain has num_classes={domain.num_classes} including no class, so "
-            f"the last class is {domain.num_classes - 2}\n  set model.domain.num_classes={largest + 2} or more"
+            f"{name} has class {largest}, but model.domain has num_classes={domain.num_classes}, one of which means "
+            f"no class, so the largest number is {domain.num_classes - 2}\n"
+            f"  set model.domain.num_classes={largest + 2} or more"
         )
     return classes_HW.astype(np.int16)
 

@@ -226,7 +226,7 @@ def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
         return [None] * num
     stored = open_samples(path, {CROP_SETTINGS: (".npy",)})
     if len(stored) != num:
-        raise DataError(f"{path} has {len(stored)} samples, but its images have {num}\n  remove it, or complete it")
+        raise DataError(f"{path} has crops for {len(stored)} images instead of {num}\n  remove it, or complete it")
     return [read_array(stored.read(CROP_SETTINGS, row), stored.name(CROP_SETTINGS, row)) for row in range(num)]
 
 

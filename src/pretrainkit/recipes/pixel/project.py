@@ -49,12 +49,12 @@ def propose(request: ProjectRequest) -> Proposal:
     paths = [path for path in request.data if path not in fonts]
     text = prepare_text(request, paths or request.data)
     num_bytes = text.survey.num_bytes
-    given = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
+    resources = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
     is_large = request.has_accelerator and num_bytes >= _LARGE_BYTES and request.hours >= _LARGE_HOURS
     preset, batch_size, max_patches, why = (
-        ("pixel/small", 256, 529, f"{given}: enough for 26 M parameters")
+        ("pixel/small", 256, 529, f"{resources}: enough for 26 M parameters")
         if is_large
-        else ("pixel/tiny", 16, 64, f"{given}: learns letters within minutes")
+        else ("pixel/tiny", 16, 64, f"{resources}: this model learns letters within minutes")
     )
     sample = [beginning[:_DRAWN_CHARACTERS] for beginning in text.survey.sample[:_NUM_DRAWN]]
     engine, engine_reason = _engine(sample)

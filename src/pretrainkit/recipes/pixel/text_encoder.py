@@ -3,8 +3,8 @@
 Dimensions: B texts, T tokens of all texts, each with a class token before its patches; F values of a patch, L patches
 of the longest text, D width, H heads, K width of one head.
 Sources of poolings: Rust et al. 2022, https://arxiv.org/abs/2207.06991, and its code; pma: Lee et al. 2019,
-https://arxiv.org/abs/1810.00825. Differences to the original's pma: it gives padding a score of 0, but here there is no
-padding; and we scale scores by the width of a head instead of the whole width.
+https://arxiv.org/abs/1810.00825. Differences from the original's pma: it gives padding a score of 0, but here there is
+no padding; and we scale scores by the width of a head instead of the whole width.
 """
 
 import logging
@@ -49,7 +49,7 @@ class PatchPooling(nn.Module):
             x_TD = self.norm(x_TD)
         x_TD = dropout(x_TD, self.dropout_rate, is_training=self.training).float()
         if len(starts) == 1:  # no texts, but every parameter needs a (zero) gradient
-            return x_TD if self.attention is None else self.attention.of_none(x_TD)
+            return x_TD if self.attention is None else self.attention.pool_empty_batch(x_TD)
         is_class_token_T1 = (positions_T == 0)[:, None]
         lengths_B = starts.diff().long()
         if self.attention is not None:
@@ -89,7 +89,7 @@ class AttentionPooling(nn.Module):
         mixed_BHK = torch.segment_reduce(mixed_TD, "sum", lengths=lengths_B).unflatten(1, heads)
         return self.out((mixed_BHK / total_BH[:, :, None]).flatten(1))
 
-    def of_none(self, x_TD: Tensor) -> Tensor:
+    def pool_empty_batch(self, x_TD: Tensor) -> Tensor:
         """Pool an empty batch, (0, D) to (0, D)."""
         return self.out(self.keys_and_values(x_TD).chunk(2, dim=1)[0] * self.query)
 
