@@ -24,7 +24,7 @@ PROSE = "\n".join(f"{GOOD} Number {index} of them is here." for index in range(8
         (PROSE.replace("them", "1234 5678 9012 1234"), "too_few_letters"),
         ("\n".join("- " + line for line in PROSE.split("\n")), "too_many_bullets"),
         (PROSE.replace("here.", "here..."), "too_many_ellipses"),
-        ((GOOD + "\n") * 8, "too_many_lines_again"),
+        ((GOOD + "\n") * 8, "too_many_repeated_lines"),
     ],
 )
 def test_a_document_goes_for_the_rule_that_it_breaks(text, problem):

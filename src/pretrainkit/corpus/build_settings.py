@@ -91,6 +91,6 @@ class HubRequest:
         name = Path(self.name).name if Path(self.name).exists() else self.name
         return f"{name}/{self.config}" if self.config else name
 
-    def asked(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the set fields in JSON form, for plans and manifests."""
         return {key: value for key, value in json.loads(json.dumps(asdict(self))).items() if value not in (None, [])}

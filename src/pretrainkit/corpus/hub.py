@@ -57,8 +57,8 @@ class FetchTask:
     @property
     def key(self) -> str:
         """Fingerprint of everything that decides the parts."""
-        asked = replace(self.request, revision=None).asked()
-        return fingerprint([asked, self.commit, self.index, self.num_files, self.part_bytes])
+        fields = replace(self.request, revision=None).as_dict()
+        return fingerprint([fields, self.commit, self.index, self.num_files, self.part_bytes])
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def fetched(
     num_files = _check(request, commit)
     # Changes when a file of a local data set changes.
     stamp = fingerprint(_local_files(Path(request.name))) if commit is None else None
-    plan = {"request": request.asked(), "commit": commit, "stamp": stamp}
+    plan = {"request": request.as_dict(), "commit": commit, "stamp": stamp}
     with work_folder(out / FETCHED, plan, out) as work:
         tasks = [
             FetchTask(request, commit, index, num_files, work / f"file-{index:05d}", part_bytes, request.max_documents)
@@ -223,7 +223,7 @@ def _record(row: Mapping[str, Any], request: HubRequest) -> bytes:
 
 def _source(task: FetchTask, noted: dict[str, Any], number: int, stamp: str | None) -> SourceFile:
     part = noted["parts"][number]
-    origin = task.request.asked() | {"file": task.index, "part": number, "sha256": part["sha256"]}
+    origin = task.request.as_dict() | {"file": task.index, "part": number, "sha256": part["sha256"]}
     origin |= {"commit": task.commit} if task.commit else {"stamp": stamp}
     path = task.folder / _part_name(number)
     return SourceFile(str(path), "jsonl", part["num_bytes"], origin=origin)
@@ -236,8 +236,8 @@ def _finished_sources(request: HubRequest, out: Path) -> list[SourceFile] | None
     if folder is None or (out / FETCHED).exists():
         return None
     sources = read_manifest(folder).get("sources", [])
-    asked = request.asked()
-    if not sources or any(source.get(key) != asked.get(key) for source in sources for key in asdict(request)):
+    fields = request.as_dict()
+    if not sources or any(source.get(key) != fields.get(key) for source in sources for key in asdict(request)):
         raise DataError(
             f"{out} already has a corpus that was made from other input or with other settings\n"
             "  name another folder with --out, or remove that one"
@@ -322,7 +322,7 @@ def _commit_begun(request: HubRequest, out: Path) -> str | None:
     """Return the commit of an earlier attempt at the same request; None if there is none, or for a local folder."""
     try:
         plan = json.loads((out / FETCHED / "plan.json").read_bytes())
-        return plan["commit"] if plan["request"] == request.asked() else None
+        return plan["commit"] if plan["request"] == request.as_dict() else None
     except (OSError, ValueError, KeyError, TypeError):  # there was no attempt, or it wrote no complete plan
         return None
 

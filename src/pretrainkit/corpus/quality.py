@@ -23,7 +23,7 @@ class Quality:
     mean_word_lengths: tuple[float, float] = (3.0, 10.0)
     """Minimum and maximum average number of characters per word."""
     max_symbol_share: float = 0.1
-    """Maximum number of # and … per word."""
+    """Maximum number of the symbols #, … and ... per word."""
     max_bullet_share: float = 0.9
     """Maximum share of lines that begin with a bullet."""
     max_ellipsis_share: float = 0.3
@@ -70,5 +70,5 @@ class Quality:
         if sum(line.rstrip().endswith(("...", "…")) for line in lines) / num > self.max_ellipsis_share:
             return "too_many_ellipses"
         if 1 - len(Counter(lines)) / num > self.max_duplicate_line_share:
-            return "too_many_lines_again"
+            return "too_many_repeated_lines"
         return None

@@ -61,7 +61,7 @@ def fetch_model(name: str) -> Path:
         ) from error
 
 
-class Shown(Protocol):
+class UploadProgress(Protocol):
     """Progress of an upload."""
 
     def stage(self, name: str, total: int, unit: str) -> None: ...
@@ -69,7 +69,7 @@ class Shown(Protocol):
     def advance(self, num: int) -> None: ...
 
 
-class Stored(NamedTuple):
+class StoredFile(NamedTuple):
     """A file on the hub."""
 
     num_bytes: int
@@ -106,7 +106,7 @@ class Hub:
         folder = "datasets/" if self.kind == "dataset" else ""
         return f"{self._api.endpoint}/{folder}{self.name}"
 
-    def files(self) -> dict[str, Stored]:
+    def files(self) -> dict[str, StoredFile]:
         """Return the files of the repository by path. Creates the repository and the branch if they do not exist."""
         retried(lambda: self._api.create_repo(self.name, repo_type=self.kind, private=self.private, exist_ok=True))
         if self.revision is not None:
@@ -114,7 +114,7 @@ class Hub:
             retried(lambda: self._api.create_branch(self.name, branch=branch, repo_type=self.kind, exist_ok=True))
         return self._list()
 
-    def existing_files(self) -> dict[str, Stored]:
+    def existing_files(self) -> dict[str, StoredFile]:
         """Return the files of the repository by path; none if there is no such repository. Changes nothing."""
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -125,7 +125,7 @@ class Hub:
                 return {}
             raise
 
-    def _list(self) -> dict[str, Stored]:
+    def _list(self) -> dict[str, StoredFile]:
         from huggingface_hub.hf_api import RepoFile
 
         tree = retried(
@@ -134,7 +134,7 @@ class Hub:
             )
         )
         return {
-            entry.path: Stored(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
+            entry.path: StoredFile(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
             for entry in tree
             if isinstance(entry, RepoFile)
         }
@@ -163,7 +163,7 @@ class Hub:
         *,
         files_per_commit: int | None = None,
         dry_run: bool = False,
-        progress: Shown | None = None,
+        progress: UploadProgress | None = None,
     ) -> dict[str, int]:
         """Add the files that are new or differ from the repository, in their order, and return their sizes in bytes.
 
@@ -194,7 +194,7 @@ def _num_bytes(content: Path | bytes) -> int:
     return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
-def is_same(content: Path | bytes, stored: Stored | None) -> bool:
+def is_same(content: Path | bytes, stored: StoredFile | None) -> bool:
     """True if the hub already has this content."""
     if stored is None:
         return False

@@ -302,8 +302,8 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
 
 
 def _draw_jitter(amounts: dict[Property, float], rng: np.random.Generator) -> Step:
-    """Draw a factor from 1 - amount to 1 + amount for each property, for hue from -amount to amount, in random
-    order."""
+    """Draw a factor from 1 - amount (at least 0) to 1 + amount for each property, for hue from -amount to amount, in
+    random order."""
     names = list(amounts)
     adjustments: list[Adjustment] = []
     for index in rng.permutation(len(names)):

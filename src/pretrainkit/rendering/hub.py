@@ -16,7 +16,7 @@ from typing import Any
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.cards import CARD, data_card
-from pretrainkit.files.hub import Hub, Stored, about_commit
+from pretrainkit.files.hub import Hub, StoredFile, about_commit
 from pretrainkit.files.manifest import read_manifest
 from pretrainkit.rendering.documents import Documents
 from pretrainkit.rendering.folder import save_renderer
@@ -140,7 +140,7 @@ def push_rows(
 class _PushedJob(RenderJob):
     """All tasks of the documents of a split. Finished files are uploaded to the hub."""
 
-    def __init__(self, *arguments: Any, hub: Hub, existing: Mapping[str, Stored], files_per_commit: int) -> None:
+    def __init__(self, *arguments: Any, hub: Hub, existing: Mapping[str, StoredFile], files_per_commit: int) -> None:
         super().__init__(*arguments)
         self._hub, self._existing, self._files_per_commit = hub, existing, files_per_commit
         self._waiting: list[dict[str, Any]] = []

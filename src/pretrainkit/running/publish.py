@@ -6,7 +6,7 @@ from typing import Any
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.cards import CARD, data_card
-from pretrainkit.files.hub import Hub, Shown
+from pretrainkit.files.hub import Hub, UploadProgress
 from pretrainkit.files.manifest import MANIFEST_NAME, read_manifest, verify
 
 FILES_PER_COMMIT = 8
@@ -19,7 +19,7 @@ def push_export(folder: Path, hub: Hub, *, dry_run: bool = False) -> dict[str, i
 
 
 def push_data(
-    folder: Path, hub: Hub, *, license: str | None = None, dry_run: bool = False, progress: Shown | None = None
+    folder: Path, hub: Hub, *, license: str | None = None, dry_run: bool = False, progress: UploadProgress | None = None
 ) -> dict[str, int]:
     """Upload finished data: rendered rows, token shards, a corpus or packed pairs, with a data card.
 

@@ -68,8 +68,9 @@ class ImageTokenizerObjective(SeparableObjective):
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """Return the loss terms and the errors of reconstructions: mean absolute and squared errors, PSNR and SSIM of
-        pictures, and the pixel accuracy of classes and masks."""
+        """Return the loss terms and the errors of reconstructions: the pixel accuracy of classes and masks, and the IoU
+        of masks; for other images mean absolute and squared errors, with PSNR, SSIM and MS-SSIM for pictures, and the
+        cosine similarity for features."""
         values = prepared(batch["image"], self._model)
         result: Pass = model(values, batch["key"], samples=True)
         self.seen(result)
