@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import pretrainkit as pk
-from pretrainkit.files.hub import Hub, Stored
+from pretrainkit.files.hub import Hub, StoredFile
 from pretrainkit.running.publish import push_export
 from support.command_line import refused, succeed
 from support.hub_server import served_hub
@@ -83,7 +83,7 @@ class Shelf(Hub):
         self.sent = []
 
     def existing_files(self):
-        return {"same.txt": Stored(4, None, hashlib.sha1(b"blob 4\0same", usedforsecurity=False).hexdigest())}
+        return {"same.txt": StoredFile(4, None, hashlib.sha1(b"blob 4\0same", usedforsecurity=False).hexdigest())}
 
     files = existing_files
 

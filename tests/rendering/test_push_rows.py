@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.hub import Hub, Stored
+from pretrainkit.files.hub import Hub, StoredFile
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.hub import push_rows
@@ -35,7 +35,7 @@ class CountingHub(Hub):
         self.commits_left = 10**9
 
     def files(self):
-        return {path: Stored(len(content), None, "") for path, content in self.stored.items()}
+        return {path: StoredFile(len(content), None, "") for path, content in self.stored.items()}
 
     def read(self, path):
         return self.stored[path]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pretrainkit.cli.main import app_of
 from pretrainkit.errors import DataError
-from pretrainkit.files.hub import Hub, Stored
+from pretrainkit.files.hub import Hub, StoredFile
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, prerender
@@ -108,7 +108,8 @@ class MemoryHub(Hub):
 
     def files(self):
         return {
-            path: Stored(len(content), hashlib.sha256(content).hexdigest(), "") for path, content in self.stored.items()
+            path: StoredFile(len(content), hashlib.sha256(content).hexdigest(), "")
+            for path, content in self.stored.items()
         }
 
     def read(self, path):
