@@ -32,7 +32,7 @@ def propose(request: ProjectRequest) -> Proposal:
     preset, batch_size, length, why = choose_preset(request, num_bytes)
     longest = float(np.percentile(text.survey.text_bytes_D, 90)) / BYTES_PER_TOKEN
     fitting = next((shorter for shorter in _LENGTHS if longest <= shorter < length), length)
-    reason = "as in the preset" if fitting == length else f"nine of ten documents have less than about {longest:.0f}"
+    reason = "as in the preset" if fitting == length else f"nine of ten documents have fewer than about {longest:.0f}"
     vocabulary = vocabulary_size(text.survey)
     num_examples = max(1.0, text.num_train_bytes / BYTES_PER_TOKEN / (_FILLED * min(fitting, max(longest, 8))))
     return Proposal(
