@@ -1,4 +1,7 @@
-"""Settings of corpus commands: shards to write, and data sets to stream from the hub. Imports fast, for the CLI."""
+"""Settings of corpus commands: shards to write, and data sets to stream from the hub.
+
+This module imports nothing slow, because the command line imports it.
+"""
 
 import json
 from dataclasses import asdict, dataclass

@@ -34,7 +34,8 @@ from pretrainkit.workers.engine import LOCAL, StageRunner
 
 _FOLDER = "duplicates"
 NOT_HELD_OUT = 1 << 63
-"""Added to the identities of documents that are not held out, so that held-out documents come first in each set."""
+"""Number that is added to the identities of documents that are not held out, so that held-out documents come first in
+each set."""
 _HELD_COPIES = 6
 """Copies of the numbers in memory while a column is sorted and written."""
 

@@ -222,7 +222,7 @@ class CountWords(PipelineStep):
 
 
 class MergeCounts(PipelineStep):
-    """Adds up the counts of the `CountWords` tasks, and writes the table OUT and its manifest. Runs in one task."""
+    """Adds up the counts of the `CountWords` tasks, and writes the table OUT and its manifest. It runs in one task."""
 
     name = "pretrainkit: merge word counts"
     type = "📊 - STATS"

@@ -33,7 +33,8 @@ _PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
 
 
 def published_rows(folder: Path, name: str, license: str | None = None) -> dict[str, Path | bytes]:
-    """Return the files of a data set by their path on the hub, with the card last. Empty if `folder` has no rows.
+    """Return the files of a data set by their path on the hub, with the card last. The result is empty if `folder` has
+    no rows.
 
     Args:
         folder: Output of `pretrainkit render`: a split, a folder of splits, or a data set in the published layout.

@@ -32,7 +32,7 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
         return
     space = renderer.width("n n") - 2 * renderer.width("n")
     # Approximate width up to and including each word and the space after it.
-    reach_W = np.cumsum(_of_each(words, lambda distinct: _widths(renderer, distinct)) + space)
+    reach_W = np.cumsum(_measure_each(words, lambda distinct: _widths(renderer, distinct)) + space)
     begin, before = 0, 0
     while begin < len(words):
         # Start from the sum of separate widths, which differs from that of a shaped line; then adjust word by word.
@@ -56,7 +56,7 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
         begin, before = end, int(reach_W[end - 1]) if end else 0
 
 
-def _of_each(words: Sequence[str], measure: Callable[[list[str]], NDArray[np.int64]]) -> NDArray[np.int64]:
+def _measure_each(words: Sequence[str], measure: Callable[[list[str]], NDArray[np.int64]]) -> NDArray[np.int64]:
     """Measure each word, equal words only once, int64 (W,)."""
     distinct = list(dict.fromkeys(words))
     values = dict(zip(distinct, measure(distinct).tolist(), strict=True))
@@ -129,7 +129,7 @@ class _Words:
 
     def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
         self._renderer, self._words = renderer, words
-        self._spaced_W = _of_each(words, lambda distinct: _widths(renderer, distinct, " "))
+        self._spaced_W = _measure_each(words, lambda distinct: _widths(renderer, distinct, " "))
         self.reach_W = np.cumsum(-(-self._spaced_W // renderer.config.pixels_per_patch))
         """Cumulative number of patches of the words and the spaces after them, as if all were on one line."""
 
@@ -159,7 +159,7 @@ class _Bigrams:
     def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
         self._drawer = renderer
         self._space = space_patches(self._drawer)
-        patches_W = _of_each(words, lambda distinct: bigram_patches(self._drawer, distinct))
+        patches_W = _measure_each(words, lambda distinct: bigram_patches(self._drawer, distinct))
         self.reach_W = np.cumsum(patches_W + self._space)
 
     def num_patches(self, begin: int, end: int) -> int:

@@ -172,7 +172,7 @@ def _encode_split(
     with explained_write_errors(out):
         if (out / "manifest.json").exists():
             return _kept(out, plan_key, progress)
-        _refuse_strangers(out)
+        _refuse_other_content(out)
     learned = {"learned_from": learned_from} if learned_from else {}
     plan = encoding | {"input": corpus or [source.address for source in sources]} | learned
     with work_folder(out / ".work", plan, out) as work:
@@ -277,7 +277,7 @@ def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
     return shards.manifest
 
 
-def _refuse_strangers(out: Path) -> None:
+def _refuse_other_content(out: Path) -> None:
     """Raise DataError if `out` has content that is not from an earlier attempt."""
     if out.is_file():
         raise DataError(f"{out} is a file\n  name another --out")

@@ -44,7 +44,7 @@ UVIT_GRID = 32
 
 def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
     """Return the image's share of the variance at each time, float64 (T,): alpha-bar in the papers. It falls from
-    almost 1, down to 0 with `ends_in_noise`.
+    almost 1; with `ends_in_noise`, the last one is 0.
 
     Sources: Ho et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672;
     shifted_cosine: Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ends_in_noise: Lin et al. 2023,

@@ -44,7 +44,7 @@ class Augmenter:
         papers = [(255, 255, 255), *map(parse_color, config.papers)]
         has_color = any(len(set(color)) > 1 for color in (*inks, *papers))
         self._tables = [[ramp(ink, paper, rgb=has_color)[::-1] for paper in papers] for ink in inks]
-        """By ink and paper: the pixel for each grey level of black-on-white text, uint8 (256,) or (256, C)."""
+        """Pixel for each grey level of black-on-white text, by ink and paper, uint8 (256,) or (256, C)."""
         self.redraws = bool(config.fonts or config.sizes)
         """True if fonts or sizes vary. Then rows must be drawn again, and their numbers of patches change."""
         self.recolors = bool(config.inks or config.papers)

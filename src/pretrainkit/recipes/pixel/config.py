@@ -180,7 +180,7 @@ class PixelDataConfig(DataConfig):
     train: Sources = ()
     """Training data: one path, several paths separated by commas, or a list of {path, weight}. A path is a folder of
     `pretrainkit render`, a folder with parquet files in the published layout, or text as `pretrainkit corpus` reads it.
-    Text is divided into rows once, which are kept in the cache folder. Without weights, every row counts the same."""
+    Text is divided into rows once; they are kept in the cache folder. Without weights, every row counts the same."""
     valid: Sources = ()
     """Held-out data, in the same form as `train`."""
     held_out_share: Annotated[Rate, Field(lt=1)] = 0.0

@@ -1,7 +1,7 @@
 """The masked autoencoder for rendered text. Its encoder reads visible patches; its decoder predicts hidden ones.
 
-Unusual: texts follow one another without padding; grey patches are embedded with the sum of the weights of the three
-colours; the decoder's last block and its output layer compute only hidden patches. The outputs equal those of
+Unusual features: texts follow one another without padding; grey patches are embedded with the sum of the weights of the
+three colours; the decoder's last block and its output layer compute only hidden patches. The outputs equal those of
 transformers' `ViTMAEForPreTraining` with its attention mask (tests/recipes/pixel/test_pixel_convert.py).
 
 Dimensions: V tokens of the encoder, T of the decoder, K patches to predict, D and E widths of encoder and decoder, F
