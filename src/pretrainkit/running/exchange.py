@@ -78,11 +78,9 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
     numbers = {name: len(keys & recipe.keys_of_other_configs) for name, recipe in readers.items()}
     best = max(numbers, key=numbers.__getitem__)
     if [*numbers.values()].count(numbers[best]) != 1:
-        systems = " and ".join(f"{recipe.reads_configs_of} (--recipe {name})" for name, recipe in readers.items())
-        shown = ", ".join(map(str, list(keys)[:5])) or "none"
-        raise InputError(
-            f"{path} is an unknown kind of config file: its keys are {shown}\n  supported config files: {systems}"
-        )
+        systems = ", ".join(f"{recipe.reads_configs_of} (--recipe {name})" for name, recipe in readers.items())
+        shown = ", ".join(sorted(map(str, keys))[:5]) or "none"
+        raise InputError(f"{path} is not a config file of a known kind; its keys: {shown}\n  supported: {systems}")
     return readers[best]
 
 
