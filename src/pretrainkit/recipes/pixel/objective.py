@@ -35,7 +35,7 @@ class PixelObjective(SeparableObjective):
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         """Return the loss, the losses of patches with ink and of single-colour patches (blank and end patches)
-        separately, and `blind_loss`, the loss of predicting each patch by its own mean."""
+        separately, and, with `normalize_target`, `blind_loss`: the loss of predicting each patch by its own mean."""
         error_K = self._errors(model, batch)
         weight_K, patches = batch["target_weights"], batch["target_patches"]
         has_ink_K = _has_ink(patches, self._config.model.patch_size)
@@ -52,8 +52,8 @@ class PixelObjective(SeparableObjective):
         """Return examples, patches and FLOPs of a forward and backward pass over real patches.
 
         Only matrix products count: 2 FLOPs per multiply-add, backward = 2 x forward. They are `block_flops` of the
-        encoder (visible tokens) and the decoder (all tokens), the embedding of visible patches in three colours, and
-        the prediction of hidden patches. The last block counts in full although it skips tokens.
+        encoder (visible tokens) and the decoder (all tokens), the embedding of visible patches in three colours, the
+        projection of visible tokens to the decoder's width, and the prediction of hidden patches. The last block counts in full although it skips tokens.
         """
         model = self._config.model
         lengths_B = np.diff(batch["starts"]).astype(np.float64)
