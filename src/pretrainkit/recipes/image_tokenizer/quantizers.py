@@ -51,7 +51,7 @@ class CodeStatistics(NamedTuple):
     spare_SD: Tensor
     """The first latents of this part in a random order of all latents."""
     order_S: Tensor
-    """int64, ascending: positions of the spare latents in the random order."""
+    """int64, ascending: random keys of the spare latents, which define the order."""
     most_spare: int
     """Maximum number of spare latents."""
 

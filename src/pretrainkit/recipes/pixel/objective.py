@@ -53,7 +53,8 @@ class PixelObjective(SeparableObjective):
 
         Only matrix products count: 2 FLOPs per multiply-add, backward = 2 x forward. They are `block_flops` of the
         encoder (visible tokens) and the decoder (all tokens), the embedding of visible patches in three colours, the
-        projection of visible tokens to the decoder's width, and the prediction of hidden patches. The last block counts in full although it skips tokens.
+        projection of visible tokens to the decoder's width, and the prediction of hidden patches. The last
+        block counts in full although it skips tokens.
         """
         model = self._config.model
         lengths_B = np.diff(batch["starts"]).astype(np.float64)
