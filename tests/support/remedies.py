@@ -138,11 +138,15 @@ def followed(message: object, site: str) -> str:
     return advice(str(message))
 
 
+_FOLLOWED = re.compile(r"\bfollowed\(\s*[^\n]*,\s*\"([^\"]+)\",?\s*\)")
+"""A call of `followed` on one line, or on several as the formatter breaks it."""
+
+
 @cache
 def followed_elsewhere() -> frozenset[str]:
     """Keys of the sites whose remedies tests follow by `followed`."""
     texts = [path.read_text(encoding="utf-8") for path in SUPPORT.parent.rglob("test_*.py")]
-    named = [name for text in texts for name in re.findall(r"\bfollowed\([^\n]*, \"([^\"]+)\"\)", text)]
+    named = [name for text in texts for name in re.findall(_FOLLOWED, text)]
     found = {name: [site.key for site in sites() if site.key.startswith(name)] for name in named}
     assert all(found.values()), [name for name, keys in found.items() if not keys]
     return frozenset(key for keys in found.values() for key in keys)

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TextTransformerConfig, TimmConfig, VitConfig
-from pretrainkit.recipes.clip.flops import PairFlops, vit_flops
+from pretrainkit.recipes.clip.config import (
+    HuggingFaceTextConfig,
+    ProjectionConfig,
+    TextTransformerConfig,
+    TimmConfig,
+    VitConfig,
+)
+from pretrainkit.recipes.clip.flops import PairFlops, projection_flops, vit_flops
 from support.toy_pairs import toy_config
 
 BERT_BASE = TextTransformerConfig(
@@ -69,3 +75,12 @@ def test_a_bert_of_transformers_counts_as_the_formula_says(tmp_path):
     nothing = count(image, theirs.model_copy(update={"trainable": False}), lengths, 16)
     assert count(image, theirs, lengths, 16) == pytest.approx(count(image, ours, lengths, 16), rel=0.01)
     assert nothing < count(image, theirs, lengths, 16)
+
+
+@pytest.mark.parametrize("kind", ["linear", "text_mlp"])
+def test_a_projection_of_texts_counts_as_its_matrices(kind):
+    projection = ProjectionConfig(kind=kind, dim=32)
+    width = 48
+    matrices = {"linear": width * 32, "text_mlp": 40 * width + 40 * 32}
+    assert projection_flops(width, projection, is_text=True) == 2 * matrices[kind]
+    assert projection_flops(width, projection) == 2 * width * 32

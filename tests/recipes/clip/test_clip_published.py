@@ -137,6 +137,54 @@ def test_a_model_of_open_clip_comes_and_goes(name, tokenizer, tmp_path):
     assert (tmp_path / "back" / "README.md").read_text().count("open_clip.get_tokenizer") == 1
 
 
+HF_TEXTS = {
+    "as published": ({}, "mean", "text_mlp"),
+    "first token, linear": (
+        {"hf_pooler_type": "cls_last_hidden_state_pooler", "hf_proj_type": "linear"},
+        0,
+        "linear",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["BertConfig", "RobertaConfig", "XLMRobertaConfig"])
+@pytest.mark.parametrize("name", HF_TEXTS)
+def test_a_text_encoder_of_transformers_in_open_clip_comes_and_goes(name, kind, tokenizer, tmp_path):
+    open_clip, transformers = pytest.importorskip("open_clip"), pytest.importorskip("transformers")
+    more, pool, projection = HF_TEXTS[name]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    shape = getattr(transformers, kind)(vocab_size=VOCAB, max_position_embeddings=20, pad_token_id=0, **sizes)
+    shape.save_pretrained(tmp_path / "words")
+    caption = {"hf_model_name": str(tmp_path / "words"), "hf_tokenizer_name": "x", "hf_model_pretrained": False, **more}
+    config = {**model_cfg(quick_gelu=True, custom_text=True), "text_cfg": {**caption, "context_length": 12}}
+    theirs = random_open_clip(open_clip, json.loads(json.dumps(config)))
+    del config["text_cfg"]["hf_model_pretrained"]
+    folder = save(tmp_path / "theirs", theirs, config)
+    import_model(folder, None, tmp_path / "ours", format="openclip", tokenizer=tokenizer)
+    opened = open_model(tmp_path / "ours")
+    assert (opened.config.model.text.pool_token, opened.config.model.projection.kind) == (pool, projection)
+    assert opened.config.data.max_length == 12
+    assert_same(opened.model, theirs)
+    with torch.no_grad():
+        ids = their_ids(lengths=(12, 12))[0]
+        unpadded = opened.model(input_ids=ids)["text"]
+        torch.testing.assert_close(unpadded, theirs.encode_text(ids, normalize=True), rtol=0, atol=1e-5)
+    export(tmp_path / "ours", "openclip", tmp_path / "back")
+    again, _, _ = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'back'}")
+    assert_same(opened.model, again.eval())
+    state, wanted = again.state_dict(), theirs.state_dict()
+    assert state.keys() == wanted.keys()
+    for key, tensor in state.items():
+        torch.testing.assert_close(tensor, wanted[key], rtol=0, atol=1e-6)
+    if pool == "mean":
+        with pytest.raises(InputError) as refused:
+            export(tmp_path / "ours", "zerovl", tmp_path / "model.pth")
+        advice = followed(refused.value, "recipes/clip/original.py: ZeroVL reads captions from one token")
+        export(tmp_path / "ours", advice.split()[-1], tmp_path / "native")
+        with pytest.raises(InputError, match=r"do not support model\.projection\.kind=text_mlp"):
+            export(tmp_path / "ours", "huggingface", tmp_path / "dual")
+
+
 def test_the_exported_tokenizer_gives_open_clip_the_same_ids(tokenizer, tmp_path):
     open_clip = pytest.importorskip("open_clip")
     theirs = random_open_clip(open_clip, model_cfg())
@@ -266,8 +314,12 @@ def test_resnets_of_openai_are_encoders_of_timm(is_openai, tokenizer, tmp_path):
     ("change", "told"),
     [
         (
-            {"text_cfg": {"hf_model_name": "roberta-base"}},
-            "hf_model_name 'roberta-base', which this recipe does not support",
+            {"text_cfg": {"hf_model_name": "bert-base-uncased", "hf_pooler_type": "cls_pooler"}},
+            "hf_pooler_type 'cls_pooler': the model reads captions with a pooler",
+        ),
+        (
+            {"text_cfg": {"hf_model_name": "bert-base-uncased", "hf_proj_type": None}},
+            "hf_proj_type None with a projection of images",
         ),
         ({"vision_cfg": {"attentional_pool": True}}, "attentional_pool True"),
         ({"vision_cfg": {"new_thing": 3}}, "new_thing 3, which is unknown"),

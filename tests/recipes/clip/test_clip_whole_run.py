@@ -213,6 +213,7 @@ REFUSED = {
         [*SETTINGS, "objective.mixup=null", "model.image.num_layers=1", "model.text.num_layers=1"],
     ),
     "residual": ("clip/tiny", [*SETTINGS, *ONE_LAYER, "model.projection.kind=residual"]),
+    "text_mlp": ("clip/tiny", [*SETTINGS, *ONE_LAYER, "model.projection.kind=text_mlp"]),
 }
 
 

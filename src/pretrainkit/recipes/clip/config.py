@@ -133,8 +133,9 @@ class HuggingFaceTextConfig(TowerConfig):
     architecture: dict[str, Any] | None = None
     """Contents of its config.json; null: filled in when a run starts, so that the run can be used without the
     folder."""
-    pool_token: NonNegativeInt = 0
-    """Index of the token whose last hidden state represents the caption; 0 is [CLS]."""
+    pool_token: NonNegativeInt | Literal["mean"] = 0
+    """Index of the token whose last hidden state represents the caption; 0 is [CLS]. mean: the mean over real tokens
+    represents it."""
 
 
 ImageTower = Annotated[VitConfig | TimmConfig, Field(discriminator="kind")]
@@ -146,19 +147,25 @@ class ProjectionConfig(Config):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "image_trainable", "text_trainable"})
 
-    kind: Literal["linear", "residual", "text_only"] = "linear"
+    kind: Literal["linear", "residual", "text_only", "text_mlp"] = "linear"
     """linear: one matrix without bias. residual: linear, GELU, linear, dropout, sum with the first, layer norm.
-    text_only: one matrix with bias for texts, none for images, whose tower has the width `dim` (SigLIP)."""
+    text_only: one matrix with bias for texts, none for images, whose tower has the width `dim` (SigLIP). text_mlp:
+    two matrices with GELU between them for texts, one for images, all without bias (open_clip with a text encoder of
+    transformers)."""
     dim: PositiveInt = 512
     """Width of the embeddings."""
     dropout: Annotated[DropoutRate, ReadBy("kind", ("residual",))] = 0.1
     """Dropout rate; has an effect only with kind=residual."""
     normalize: bool = True
     """Scale embeddings to length 1."""
-    image_trainable: Annotated[bool, ReadBy("kind", ("linear", "residual"))] = True
+    image_trainable: Annotated[bool, ReadBy("kind", ("linear", "residual", "text_mlp"))] = True
     """false: the projection of images keeps its initial weights."""
     text_trainable: bool = True
     """false: the projection of texts keeps its initial weights."""
+
+    def mlp_width(self, tower_width: int) -> int:
+        """Return the width between the two matrices of kind=text_mlp, as in open_clip."""
+        return (tower_width + self.dim) // 2
 
 
 class TemperatureConfig(Config):

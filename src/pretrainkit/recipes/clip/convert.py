@@ -76,7 +76,7 @@ def tokenizer_of_export(folder: Path | None) -> CaptionTokenizer:
 def _require_supported(config: ClipRun) -> None:
     """Raise InputError if the model has parts that transformers does not support in dual encoders."""
     reasons = []
-    if config.model.projection.kind == "residual":
+    if config.model.projection.kind in ("residual", "text_mlp"):
         reasons.append(f"model.projection.kind={config.model.projection.kind}")
     if not config.model.projection.normalize:
         reasons.append("model.projection.normalize=false")

@@ -156,7 +156,7 @@ def _with_pooler(
     if names != {f"{_POOLER}.weight", f"{_POOLER}.bias"} or config.pool_token != 0:
         raise InputError(
             f"VisionTextDualEncoderModel reads the pooled caption, which {type(tower.encoder).__name__} does not "
-            f"compute from token {config.pool_token}\n  use --format safetensors"
+            f"compute with model.text.pool_token={config.pool_token}\n  use --format safetensors"
         )
     state[f"{_POOLER}.weight"] = torch.eye(tower.width) * POOLER_SCALE
     state[f"{_POOLER}.bias"] = torch.zeros(tower.width)

@@ -52,8 +52,10 @@ def vit_flops(config: VitConfig) -> float:
     return embedding + float(transformer_flops(config, np.array([num_kept + 1.0]))[0])
 
 
-def projection_flops(width: int, projection: ProjectionConfig) -> float:
+def projection_flops(width: int, projection: ProjectionConfig, *, is_text: bool = False) -> float:
     """Return the forward FLOPs of one vector."""
+    if projection.kind == "text_mlp" and is_text:
+        return 2 * projection.mlp_width(width) * (width + projection.dim)
     second = 2 * projection.dim**2 if projection.kind == "residual" else 0
     return 2 * width * projection.dim + second
 
@@ -107,7 +109,8 @@ class PairFlops:
             if tower.pool == "last":  # padding is computed like tokens
                 lengths_B = np.full_like(lengths_B, self._config.data.max_length)
             encoded = transformer_flops(tower, lengths_B)
-            return passes(tower, tower.num_layers) * encoded + 3 * projection_flops(tower.hidden_size, projection)
+            projected = 3 * projection_flops(tower.hidden_size, projection, is_text=True)
+            return passes(tower, tower.num_layers) * encoded + projected
         square, linear, constant = self._caption_polynomial
         return passes(tower) * ((square * lengths_B + linear) * lengths_B + constant)
 

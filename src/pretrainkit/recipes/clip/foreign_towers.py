@@ -161,8 +161,8 @@ _POOLER = "add_pooling_layer"
 
 
 class HuggingFaceTower(ForeignTower, TextTower):
-    """Any encoder of transformers. The last hidden state of one token represents the caption. Its pooler is left out,
-    because parameters without a gradient would stop distributed training."""
+    """Any encoder of transformers. The last hidden state of one token represents the caption, or the mean over those of
+    real tokens. Its pooler is left out, because parameters without a gradient would stop distributed training."""
 
     def __init__(self, config: HuggingFaceTextConfig) -> None:
         super().__init__()
@@ -177,12 +177,17 @@ class HuggingFaceTower(ForeignTower, TextTower):
 
     def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
         ids_BT, num = ids_BT.long(), ids_BT.shape[1]
-        mask = None
+        mask = is_real_BT = None
         if num_tokens_B is not None:
             is_real_BT = torch.arange(num, device=ids_BT.device) < num_tokens_B[:, None]
             needs_pairs = self._takes_pairs and not reads_at_once(ids_BT.device)
             mask = mask_of_pairs(is_real_BT) if needs_pairs else is_real_BT.long()
-        return self.encoder(input_ids=ids_BT, attention_mask=mask).last_hidden_state[:, self.pool_token]
+        hidden_BTD: Tensor = self.encoder(input_ids=ids_BT, attention_mask=mask).last_hidden_state
+        if self.pool_token != "mean":
+            return hidden_BTD[:, self.pool_token]
+        if is_real_BT is None:
+            return hidden_BTD.mean(dim=1)
+        return (hidden_BTD * is_real_BT[..., None]).sum(dim=1) / is_real_BT.sum(dim=1, keepdim=True)
 
 
 def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> Any:

@@ -191,8 +191,15 @@ class ResidualProjection(nn.Module):
         return self.norm(x_BE + inner_BE)
 
 
-def build_projection(config: ProjectionConfig, width: int, *, learns: bool, has_bias: bool = False) -> nn.Module:
+def build_projection(
+    config: ProjectionConfig, width: int, *, learns: bool, is_text: bool = False, has_bias: bool = False
+) -> nn.Module:
     """Return the projection from (B, D) to (B, E) for a tower of this width."""
+    if config.kind == "text_mlp" and is_text:
+        inner_width = config.mlp_width(width)
+        layers: OrderedDict[str, nn.Module] = OrderedDict(hidden=nn.Linear(width, inner_width, bias=False))
+        layers["activation"], layers["linear"] = nn.GELU(), nn.Linear(inner_width, config.dim, bias=False)
+        return nn.Sequential(layers).requires_grad_(learns)
     if config.kind == "residual":
         return ResidualProjection(width, config.dim, config.dropout).requires_grad_(learns)
     linear = nn.Linear(width, config.dim, bias=has_bias)
@@ -219,7 +226,7 @@ class DualEncoder(nn.Module):
         else:
             self.image_projection = build_projection(projection, self.image.width, learns=projection.image_trainable)
         self.text_projection = build_projection(
-            projection, self.text.width, learns=projection.text_trainable, has_bias=has_bias
+            projection, self.text.width, learns=projection.text_trainable, is_text=True, has_bias=has_bias
         )
         self.temperature = Temperature(config.model.temperature)
         is_siglip = config.objective.loss == "siglip"

@@ -8,6 +8,7 @@ Sources: https://github.com/mlfoundations/open_clip (3.3); Radford et al. 2021, 
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +20,16 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.published_files import is_torchscript, read_pickle, read_torchscript
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.images.ops import CenterCrop, ImageTransform, Resize, ResizeShorter
+from pretrainkit.recipes.clip.architecture import read_architecture
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
-from pretrainkit.recipes.clip.config import ClipRun, ProjectionConfig, TextTransformerConfig, TimmConfig, VitConfig
+from pretrainkit.recipes.clip.config import (
+    ClipRun,
+    HuggingFaceTextConfig,
+    ProjectionConfig,
+    TextTransformerConfig,
+    TimmConfig,
+    VitConfig,
+)
 from pretrainkit.recipes.clip.convert import imported_run, tokenizer_of_export, write_tokenizer
 from pretrainkit.recipes.clip.dual_layout import with_prefix, without_prefix
 from pretrainkit.recipes.clip.foreign_towers import TimmTower
@@ -29,6 +38,7 @@ from pretrainkit.recipes.clip.openai_resnets import FIRST, read_resnet
 from pretrainkit.recipes.exchange import ImportedModel
 
 State = Mapping[str, Tensor]
+_log = logging.getLogger(__name__)
 
 CONFIG = "open_clip_config.json"
 _WEIGHTS = (
@@ -61,7 +71,7 @@ _ONLY_BLOCKS: dict[str, Any] = {
     "scale_fc": False,
 }
 _ONLY_VISION = _ONLY_BLOCKS | {"attentional_pool": False, "no_ln_pre": False, "pos_embed_type": "learnable"}
-_ONLY_TEXT = _ONLY_BLOCKS | {"hf_model_name": None, "embed_cls": False, "proj_type": "linear"}
+_ONLY_TEXT = _ONLY_BLOCKS | {"embed_cls": False, "proj_type": "linear"}
 _READ_VISION = {
     *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "patch_dropout", "pool_type"),
     *("act_kwargs", "norm_kwargs", "attn_pooler_queries", "attn_pooler_heads", "timm_model_name"),
@@ -70,7 +80,7 @@ _READ_VISION = {
 _READ_TEXT = {
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id", "no_causal_mask"),
     *("pool_type", "proj_bias", "act_kwargs", "norm_kwargs", "hf_tokenizer_name", "tokenizer_mode"),
-    *("tokenizer_kwargs", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type"),
+    *("tokenizer_kwargs", "hf_model_name", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type"),
 }
 _READ_MODEL = {
     *("embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale", "init_logit_bias"),
@@ -79,6 +89,19 @@ _READ_MODEL = {
 """_READ_*: settings that are read, follow from the shapes, or change no embedding. _ONLY_*: settings with a single
 supported value."""
 _POOLS = {"argmax": "eos", "eos": "eos", "first": "cls", "last": "last"}
+_HF_TEXT = "text.transformer."
+_HF_POSITIONS = f"{_HF_TEXT}embeddings.position_ids"
+"""A table of older versions of transformers, which is not a weight."""
+_HF_PROJECTIONS = {
+    "linear": {"text_projection.linear.weight": "text.proj.weight"},
+    "mlp": {
+        "text_projection.hidden.weight": "text.proj.0.weight",
+        "text_projection.linear.weight": "text.proj.2.weight",
+    },
+}
+_HF_POOLS: dict[str, Any] = {"mean_pooler": "mean", "cls_last_hidden_state_pooler": 0}
+_HF_CONTEXT = 77
+"""Maximum number of tokens in open_clip if its config has none."""
 _FORMAT = "use --format safetensors"
 
 
@@ -114,8 +137,14 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
         _require(part, known, wanted)
     try:
         image, image_state = _image(tensors, given, config)
-        text, text_state = _text(tensors, given, config)
-        projection, projection_state = _projection(tensors)
+        words = given.get("text_cfg") or {}
+        text: TextTransformerConfig | HuggingFaceTextConfig
+        if words.get("hf_model_name"):
+            text, text_state = _hf_text(tensors, words)
+            projection, projection_state = _hf_projection(tensors, words)
+        else:
+            text, text_state = _text(tensors, given, config)
+            projection, projection_state = _projection(tensors)
     except KeyError as error:
         raise CheckpointError(f"{path} has no tensor {error}\n  copy it again") from None
     state = {**image_state, **text_state, **projection_state}
@@ -129,8 +158,10 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
         state,
         transforms=_transforms(preprocess, image),
         normalize=cast(Any, tuple(map(tuple, colors))),
+        longest=words.get("context_length", _HF_CONTEXT) if isinstance(text, HuggingFaceTextConfig) else None,
     )
-    return ImportedModel(run, state, {ours: _their_name(ours) for ours in state})
+    shown = _HF_PROJECTIONS[words.get("hf_proj_type", "mlp")] if isinstance(text, HuggingFaceTextConfig) else {}
+    return ImportedModel(run, state, {ours: shown.get(ours) or _their_name(ours) for ours in state})
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -244,6 +275,48 @@ def _text(
     ), state
 
 
+def _hf_text(tensors: State, settings: Mapping[str, Any]) -> tuple[HuggingFaceTextConfig, dict[str, Tensor]]:
+    """Return a text encoder of transformers. open_clip reads its architecture by name, and so do we."""
+    name, pooler = settings["hf_model_name"], settings.get("hf_pooler_type", "mean_pooler")
+    if pooler not in _HF_POOLS:
+        raise CheckpointError(
+            f"{CONFIG} has hf_pooler_type {pooler!r}: the model reads captions with a pooler that this recipe does not "
+            f"support\n  import a model with one of: {', '.join(_HF_POOLS)}"
+        )
+    architecture = read_architecture(name)
+    if architecture.get("is_encoder_decoder"):
+        raise CheckpointError(
+            f"{CONFIG} has hf_model_name {name!r} of the type {architecture.get('model_type')!r}: the encoder of an "
+            "encoder-decoder, whose tensors have other names, is not supported\n"
+            "  import a model with a text encoder such as roberta-base or xlm-roberta-base"
+        )
+    text = HuggingFaceTextConfig(name=name, pretrained=False, architecture=architecture, pool_token=_HF_POOLS[pooler])
+    state = without_prefix(_HF_TEXT, {key: tensor for key, tensor in tensors.items() if key != _HF_POSITIONS})
+    return text, with_prefix("text.encoder.", state)
+
+
+def _hf_projection(tensors: State, settings: Mapping[str, Any]) -> tuple[ProjectionConfig, dict[str, Tensor]]:
+    kind = settings.get("hf_proj_type", "mlp")
+    projected = _image_projection(tensors)
+    if kind not in _HF_PROJECTIONS or projected is None:
+        raise CheckpointError(
+            f"{CONFIG} has hf_proj_type {kind!r} {'with' if projected is not None else 'without'} a projection of "
+            "images, which this recipe does not support\n"
+            f"  it supports models that project images, and texts with one of: {', '.join(_HF_PROJECTIONS)}"
+        )
+    state = {ours: tensors[theirs] for ours, theirs in _HF_PROJECTIONS[kind].items()}
+    state["image_projection.linear.weight"] = projected
+    return ProjectionConfig(kind="linear" if kind == "linear" else "text_mlp", dim=len(projected)), state
+
+
+def _image_projection(tensors: State) -> Tensor | None:
+    if FIRST in tensors:
+        return read_resnet(tensors)[2].contiguous()
+    if _TIMM_PROJECTION in tensors:
+        return tensors[_TIMM_PROJECTION]
+    return tensors[_IMAGE_PROJECTION].T.contiguous() if _IMAGE_PROJECTION in tensors else None
+
+
 def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
     image, text = "image_projection.linear.weight", "text_projection.linear"
     if f"{_TEXT_PROJECTION}.weight" in tensors:
@@ -254,11 +327,10 @@ def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
             )
         state = {f"{text}.{kind}": tensors[f"{_TEXT_PROJECTION}.{kind}"] for kind in ("weight", "bias")}
         return ProjectionConfig(kind="text_only", dim=len(state[f"{text}.weight"])), state
-    if FIRST in tensors:
-        _, _, projected = read_resnet(tensors)
-    else:
-        projected = tensors[_TIMM_PROJECTION] if _TIMM_PROJECTION in tensors else tensors[_IMAGE_PROJECTION].T
-    state = {image: projected.contiguous(), f"{text}.weight": tensors[_TEXT_PROJECTION].T.contiguous()}
+    projected = _image_projection(tensors)
+    if projected is None:
+        raise KeyError(_IMAGE_PROJECTION)
+    state = {image: projected, f"{text}.weight": tensors[_TEXT_PROJECTION].T.contiguous()}
     return ProjectionConfig(dim=len(projected)), state
 
 
@@ -298,10 +370,10 @@ def _their_name(ours: str) -> str:
     """Return open_clip's name of one of our tensors, to show it to users."""
     tower, _, rest = ours.partition(".encoder.")
     if tower in ("image", "text") and rest:
-        prefix = "visual." if tower == "image" else ""
+        prefix, other = ("visual.", _TRUNK) if tower == "image" else ("", _HF_TEXT)
         number = re.match(r"layers\.(\d+)", rest)
         _, names = _names(tower, prefix, num_layers=1 + int(number[1]) if number else 0)
-        return names.get(ours, _PATCH if rest == "patch.weight" else f"{_TRUNK}{rest}")
+        return names.get(ours, _PATCH if rest == "patch.weight" else f"{other}{rest}")
     named = {"image_projection.linear.weight": _IMAGE_PROJECTION, "text_projection.linear.weight": _TEXT_PROJECTION}
     return (named | _SCALARS).get(ours, ours.replace(".linear", ""))
 
@@ -394,8 +466,10 @@ def _their_image(config: ClipRun, model: DualEncoder, state: State) -> tuple[dic
 
 def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
     text = config.model.text
-    if not isinstance(text, TextTransformerConfig):
-        raise _cannot("model.text.kind=huggingface with the caption read from one token")
+    if config.model.projection.kind == "text_mlp" and isinstance(text, TextTransformerConfig):
+        raise _cannot("model.projection.kind=text_mlp with model.text.kind=transformer")
+    if isinstance(text, HuggingFaceTextConfig):
+        return _their_hf_text(config, text, words, state)
     if text.pool == "mean" or (text.pool != "last" and not text.causal):
         raise _cannot(f"model.text.pool={text.pool} with model.text.causal={str(text.causal).lower()}")
     if text.pool == "eos" and not words.suffix:
@@ -419,6 +493,37 @@ def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple
         f"{_TEXT_PROJECTION}.bias": state["text_projection.linear.bias"],
     }
     return values | {"proj_bias": True}, with_prefix("text.", tensors)
+
+
+def _their_hf_text(
+    config: ClipRun, text: HuggingFaceTextConfig, words: CaptionTokenizer, state: State
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return settings and tensors of a text encoder of transformers."""
+    architecture = text.architecture or read_architecture(text.name)
+    pooler = {ours: theirs for theirs, ours in _HF_POOLS.items()}.get(text.pool_token)
+    kind = {"linear": "linear", "text_mlp": "mlp"}.get(config.model.projection.kind)
+    if pooler is None or kind is None or architecture.get("is_encoder_decoder"):
+        raise _cannot(
+            f"model.text.name={text.name} with model.text.pool_token={text.pool_token} and "
+            f"model.projection.kind={config.model.projection.kind}"
+        )
+    if architecture.get("pad_token_id") != words.pad_id:  # it finds padding by this id
+        raise _cannot(
+            f"a tokenizer that pads with id {words.pad_id} with model.text.name={text.name}, which has pad_token_id "
+            f"{architecture.get('pad_token_id')}"
+        )
+    name = text.name
+    if Path(name).is_dir():
+        name = str(Path(name).absolute())
+        _log.warning(
+            "open_clip reads the architecture of the text encoder from the folder %s, which must exist where the "
+            "export is used\n  for other machines, give a name on the hub before exporting: hf_model_name in %s",
+            *(name, CONFIG),
+        )
+    values = {"context_length": config.data.max_length, "hf_model_name": name, "hf_proj_type": kind}
+    tensors = with_prefix(_HF_TEXT, without_prefix("text.encoder.", state))
+    tensors |= {theirs: state[ours] for ours, theirs in _HF_PROJECTIONS[kind].items()}
+    return values | {"hf_pooler_type": pooler}, tensors
 
 
 def _their_blocks(tower: VitConfig | TextTransformerConfig) -> dict[str, Any]:

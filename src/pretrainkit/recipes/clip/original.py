@@ -17,6 +17,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.published_files import read_pickle
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
+from pretrainkit.recipes.clip.foreign_towers import HuggingFaceTower
 from pretrainkit.recipes.clip.model import DualEncoder, with_temperature
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ def read_original(path: Path) -> dict[str, Tensor]:
 def to_original(model: DualEncoder) -> dict[str, Tensor]:
     """Return our weights by the original's names. A learned temperature has the shape (). Raises InputError if the
     model has parts that the original does not support."""
+    if isinstance(model.text, HuggingFaceTower) and model.text.pool_token == "mean":
+        raise InputError("ZeroVL reads captions from one token, not their mean\n  use --format safetensors")
     converted: dict[str, Tensor] = {}
     for name, tensor in with_temperature(model.state_dict(), "parameter").items():
         prefix = next((ours for ours in _PREFIXES if name.startswith(ours)), None)
