@@ -70,7 +70,7 @@ SETTINGS = (
     "log.every_steps=1",
 )
 """A step of a few milliseconds."""
-MEASURED = ("second", "wait", "mfu", "memory", "cpu")
+MEASURED = ("second", "wait", "mfu", "memory", "cpu", "utilization")
 """Parts of the names of what a clock or the machine says."""
 
 

@@ -39,6 +39,9 @@ EXCLUDED: dict[str, tuple[str, ...]] = {
     "tiles are laid out for a CPU, which keeps their masks from call to call": (
         "tests/nn/test_biased_attention.py::test_tiles_equal_the_formula_in_value_and_gradient",
     ),
+    "it asks for the name of the CPU": (
+        "tests/training/test_diagnostics.py::test_every_run_records_its_device_and_its_memory",
+    ),
     "it asks for the CPU's own dropout": ("tests/nn/test_dropout.py::test_same_seed_same_mask_and_gradient_uses_it",),
     "the test itself reads its tensors with NumPy": (
         "tests/nn/test_attention.py::test_a_window_reaches_half_of_itself_to_each_side",
