@@ -1,6 +1,7 @@
 """Folders of transformers whose vocabulary is not a tokenizer.json: it is kept, converted, or refused, never lost."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -128,6 +129,23 @@ def test_a_vocabulary_that_cannot_be_read_is_refused_with_what_helps(tmp_path: P
     assert not (tmp_path / "here").exists()
     succeed("import", folder, "--tokenizer", good, "--out", tmp_path / "here")
     assert load_tokenizer(tmp_path / "here" / "tokenizer").encode("the cat").size
+
+
+def test_a_message_of_transformers_that_lists_causes_is_not_cut_off(tmp_path: Path, transformers) -> None:
+    """ModernBERT's class does not read vocab.txt, which a tokenizer of BERT's in another folder replaces."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(vocab_size=400, **sizes, **ids)
+    transformers.ModernBertForMaskedLM(config).save_pretrained(tmp_path / "there")
+    wordpiece(tmp_path / "there")
+    message = refused("import", tmp_path / "there", "--out", tmp_path / "here")
+    assert "cannot be read" in message
+    assert not re.search(r"\bof:\s*\n", message)
+    assert re.search(r"from one of: \(1\) .* \(3\) .*\.\n", message)
+    (tmp_path / "pieces").mkdir()
+    words = wordpiece(tmp_path / "pieces")
+    succeed("import", tmp_path / "there", "--tokenizer", words, "--out", tmp_path / "here")
 
 
 def test_a_model_without_a_vocabulary_asks_for_the_one_it_was_trained_with(tmp_path: Path) -> None:

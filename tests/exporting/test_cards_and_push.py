@@ -43,9 +43,26 @@ def test_the_card_states_the_numbers_of_the_run_and_its_snippet_runs(run, task, 
     assert f"| fingerprint | {provenance['data']['fingerprint']} |" in body
     assert f"| loss | {summary['valid_loss']:.4f} |" in body
     assert f"with {summary['parameters']:,} parameters" in body
+    assert ("| initial weights | `bert` |" in body) == (run == "glue_run")
+    assert str(tmp_path) not in card
     (snippet,) = re.findall(r"```python\n(.*?)```", body, re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(snippet, "card", "exec"), {})
+
+
+def test_the_card_names_the_checkpoint_that_a_run_started_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy("bert", tmp_path / "first")
+    (checkpoint,) = sorted((tmp_path / "first/checkpoints").glob("step-*"))[-1:]
+    config = tmp_path / "first/config.yaml"
+    for number, place in enumerate((["first"], ["first", f"init.step={int(checkpoint.name[5:])}"], [str(checkpoint)])):
+        start = [f"init_from={place[0]}", *place[1:], "num_steps=1"]
+        pk.train(pk.load_config(str(config), start), tmp_path / f"run-{number}", device="cpu")
+        pk.export(tmp_path / f"run-{number}", "safetensors", tmp_path / f"out-{number}")
+    cards = [(tmp_path / f"out-{number}/README.md").read_text("utf-8") for number in range(3)]
+    assert "| initial weights | `first` |" in cards[0]
+    assert f"| initial weights | `first`, step {int(checkpoint.name[5:]):,} |" in cards[1]
+    assert f"| initial weights | `first, {checkpoint.name}` |" in cards[2]
 
 
 def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):

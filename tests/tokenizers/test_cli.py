@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from pretrainkit.cli.corpus import app as corpus_app
 from pretrainkit.cli.tokenizer import app
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.tokenizers.shards import TokenShards
 from support.remedies import followed
 
 
@@ -66,7 +67,7 @@ def test_a_tokenizer_that_is_not_the_shards_is_refused(unigram, wordpiece, corpu
         (own / path.name).write_bytes(path.read_bytes())
     result = run("inspect", tmp_path / "out/train")
     assert isinstance(result.exception, InputError)
-    assert "not the tokenizer that made the tokens" in str(result.exception)
+    assert "is not the tokenizer that encoded" in str(result.exception)
 
 
 @pytest.mark.parametrize("document", [-1, 99])
@@ -74,7 +75,7 @@ def test_documents_that_are_not_there_are_refused(document, unigram, corpus, tmp
     run("encode", corpus / "valid", "--tokenizer", unigram, "--out", tmp_path / "out", "--splitter", "none")
     result = run("inspect", tmp_path / "out", "--document", document)
     assert isinstance(result.exception, InputError)
-    assert "documents 0 to 4" in str(result.exception)
+    assert "the documents are 0 to 4" in str(result.exception)
 
 
 def test_inspecting_the_folder_above_names_the_splits(unigram, corpus, tmp_path):
@@ -94,6 +95,20 @@ def test_a_corpus_is_encoded_as_advised(place, unigram, prose, tmp_path, monkeyp
     own = {"DIR": str(unigram), "FOLDER": "tokens"}
     assert run(*(own.get(word, word) for word in words), "--splitter", "newline").exit_code == 0
     assert run("inspect", "tokens" if "/" in place else "tokens/train").exit_code == 0
+
+
+def test_texts_at_an_address_are_encoded_as_advised(unigram, prose, tmp_path):
+    (tmp_path / "text.txt").write_text("\n\n".join(prose), encoding="utf-8")
+    address = (tmp_path / "text.txt").as_uri()
+    with pytest.raises(DataError) as refused:
+        TokenShards.open(address)
+    advice = followed(refused.value, "tokenizers/shards.py: … is an address")
+    words = advice.partition("pretrainkit tokenizer ")[2].split()
+    own = {"DIR": str(unigram), "FOLDER": str(tmp_path / "tokens")}
+    assert run(*(own.get(word, word) for word in words), "--splitter", "newline").exit_code == 0
+    assert TokenShards.open(tmp_path / "tokens").num_tokens > 0
+    with pytest.raises(DataError, match=r"^hf://datasets/someone/texts is an address"):
+        TokenShards.open("hf://datasets/someone/texts")
 
 
 def test_a_name_too_long_for_the_system_is_refused(unigram, corpus, tmp_path):

@@ -113,6 +113,8 @@ def _training(config: RunConfig, run: Path) -> str:
     }
     if "steps" in summary:
         rows |= {"steps": _number(summary["steps"]), "batch": f"{config.data.batch_size:,} examples"}
+    if config.init_from is not None:
+        rows["initial weights"] = _origin(Path(config.init_from), config.init.step)
     rows["optimizer"] = f"{config.optimizer.name}, peak learning rate {config.optimizer.peak_lr:g}"
     if "seconds_per_step" in summary and "steps" in summary:
         rows["time"] = (
@@ -121,7 +123,14 @@ def _training(config: RunConfig, run: Path) -> str:
     rows["hardware"] = f"{provenance.get('cores', '?')} CPU cores, {provenance.get('platform', 'unknown platform')}"
     rows["software"] = ", ".join(f"{name} {version}" for name, version in provenance.get("packages", {}).items())
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    return f"## Training\n\nFingerprints identify the data; names of folders are left out.\n\n| | |\n|---|---|\n{table}"
+    return f"## Training\n\nFingerprints identify the data; paths are left out.\n\n| | |\n|---|---|\n{table}"
+
+
+def _origin(path: Path, step: int | None) -> str:
+    """Return the name of a run, checkpoint or export that a run started from, without the folders above it."""
+    is_checkpoint = path.parent.name == "checkpoints"
+    name = f"{path.parent.parent.name}, {path.name}" if is_checkpoint else path.name
+    return f"`{name}`" if step is None else f"`{name}`, step {step:,}"
 
 
 def _results(config: RunConfig, run: Path) -> str:

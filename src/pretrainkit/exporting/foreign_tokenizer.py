@@ -4,6 +4,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,7 +78,16 @@ def _auto_tokenizer(folder: Path) -> Any:
         return kind.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # any type: the library and its parsers raise many
         names = [name for name in _VOCABULARIES if (folder / name).is_file()]
-        raise _unreadable(folder, names, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+        raise _unreadable(folder, names, f"{type(error).__name__}: {_beginning(error)}") from error
+
+
+def _beginning(error: Exception) -> str:
+    """Return the first line of a message; if it introduces a list, the whole sentence."""
+    message = str(error).strip()
+    first = message.partition("\n")[0].strip()
+    if not first.endswith(":"):
+        return first
+    return re.split(r"(?<=\.)\s", " ".join(message.split()), maxsplit=1)[0]
 
 
 def _unreadable(folder: Path, names: list[str], reason: str) -> DataError:

@@ -84,6 +84,12 @@ class TokenShards:
         `verify`: also read every file and compare its sha256 (about 0.7 s per GB and core). Raises DataError if the
         manifest or files are missing, or files do not match the manifest.
         """
+        if "://" in str(folder):
+            raise DataError(
+                f"{folder} is an address, and token shards are read from a folder of this machine\n"
+                f"  encode the texts there: pretrainkit tokenizer encode {quote(str(folder))} "
+                "--tokenizer DIR --out FOLDER"
+            )
         path = Path(folder)
         shards = cls(path, _manifest(path))
         problems = [problem for shard in range(shards.num_shards) for problem in shards._problems(shard, verify)]
