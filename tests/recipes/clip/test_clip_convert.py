@@ -335,10 +335,11 @@ def test_a_pooling_of_timm_that_transformers_lacks_is_refused(timm, transformers
     assert not (tmp_path / "hf").exists()
 
 
-def test_another_token_than_the_first_has_no_pooler(timm, transformers, tokenizer, tmp_path):
-    words = tiny_bert(tmp_path / "bert").model_copy(update={"pool_token": 1})
+@pytest.mark.parametrize("pool_token", [1, "mean"])
+def test_another_token_than_the_first_has_no_pooler(pool_token, timm, transformers, tokenizer, tmp_path):
+    words = tiny_bert(tmp_path / "bert").model_copy(update={"pool_token": pool_token})
     config = run_config(vit(), words)
-    with pytest.raises(InputError, match="token 1"):
+    with pytest.raises(InputError, match=f"model.text.pool_token={pool_token}"):
         RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")
 
 
