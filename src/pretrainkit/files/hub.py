@@ -40,11 +40,7 @@ def fetch_model(name: str) -> Path:
         except (HfHubHTTPError, HFValidationError):
             raise
         except Exception as error:  # no network, or offline mode
-            _log.warning("the hub cannot be reached (%s): using a copy of an earlier download", type(error).__name__)
-            patterns = [*_MODEL_FILES, _WEIGHTS[0]]
-            return Path(
-                snapshot_download(repository, revision=revision, allow_patterns=patterns, local_files_only=True)
-            )
+            return _earlier_download(repository, revision, type(error).__name__)
         names = [file.rfilename for file in about.siblings or ()]
         weights = _WEIGHTS[:1] if any(file.endswith(".safetensors") for file in names) else _WEIGHTS
         _log.warning(
@@ -53,12 +49,32 @@ def fetch_model(name: str) -> Path:
             getattr(about.card_data, "license", None) or "not given",
         )
         return Path(snapshot_download(repository, revision=revision, allow_patterns=[*_MODEL_FILES, *weights]))
+    except InputError:
+        raise
     except Exception as error:  # from the library, its HTTP client, or the file system
         reason = str(error).splitlines()[0][:200] if str(error) else ""
         raise InputError(
             f"{name} cannot be downloaded from the hub: {type(error).__name__}: {reason}\n"
             "  check the name; for a model that is not public, log in with hf auth login; or give a local folder"
         ) from error
+
+
+def _earlier_download(repository: str, revision: str | None, reason: str) -> Path:
+    """Return the folder of a model in the hub's cache. `reason`: why the hub was not asked. Raises InputError if there
+    is none."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    patterns = [*_MODEL_FILES, _WEIGHTS[0]]
+    try:
+        path = snapshot_download(repository, revision=revision, allow_patterns=patterns, local_files_only=True)
+    except LocalEntryNotFoundError as error:
+        raise InputError(
+            f"the hub cannot be reached ({reason}), and there is no copy of an earlier download of {repository}\n"
+            "  download it with a network connection and without HF_HUB_OFFLINE, or give a local folder"
+        ) from error
+    _log.warning("the hub cannot be reached (%s): using a copy of an earlier download", reason)
+    return Path(path)
 
 
 class UploadProgress(Protocol):

@@ -541,6 +541,11 @@ def test_a_model_on_the_hub_is_imported_by_name_also_without_network_later(token
         hub.environment["HF_HUB_OFFLINE"] = "1"
         again = hub.command(*words, str(tmp_path / "again"))
         assert again.returncode == 0, again.stderr
+        assert "using a copy of an earlier download" in again.stderr
+        unknown = hub.command("import", "hf-hub:someone/nothing", "--out", str(tmp_path / "none"))
+        assert unknown.returncode == 2
+        assert "there is no copy of an earlier download of someone/nothing\n" in unknown.stderr
+        assert "using a copy" not in unknown.stderr
     assert not [*tmp_path.rglob("pytorch_model.bin")]
     for name in ("ours", "again"):
         opened = open_model(tmp_path / name)
