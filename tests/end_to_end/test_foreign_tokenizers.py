@@ -143,6 +143,7 @@ def test_a_message_of_transformers_that_lists_causes_is_not_cut_off(tmp_path: Pa
     assert "cannot be read" in message
     assert not re.search(r"\bof:\s*\n", message)
     assert re.search(r"from one of: \(1\) .* \(3\) .*\.\n", message)
+    assert "--tokenizer FOLDER" in followed(message, "exporting/foreign_tokenizer.py: the tokenizer in")
     (tmp_path / "pieces").mkdir()
     words = wordpiece(tmp_path / "pieces")
     succeed("import", tmp_path / "there", "--tokenizer", words, "--out", tmp_path / "here")
