@@ -13,7 +13,7 @@ import pretrainkit
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.generation.examples import Example, File, Link
 from pretrainkit.recipes.fourm.generation.generate import generate, sample
-from pretrainkit.recipes.fourm.generation.show import Judge, picture, structure, values_of
+from pretrainkit.recipes.fourm.generation.show import Judge, contact_sheet, picture, structure, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.source import bind, open_source
@@ -265,6 +265,16 @@ def test_the_report_shows_targets_beside_the_truth(setup: Setup) -> None:
     assert {f"tokens of the true {name}@64" for name in ("colors", "depth", "seg")} <= photograph.keys()
     assert "true depth@64" not in photograph
     assert "caption" not in text
+
+
+def test_a_long_heading_of_a_sheet_is_wrapped_and_not_cut() -> None:
+    pictures = [[np.full((8, 8, 3), 255, np.uint8)]]
+    short = np.asarray(contact_sheet(["depth@64"], pictures))
+    lines = np.asarray(contact_sheet(["tokens of the true depth@64"], pictures))
+    assert lines.shape[1] == short.shape[1]
+    num_rows_more = len(lines) - len(short)
+    assert num_rows_more > 0
+    assert (lines[num_rows_more:] < 128).any()  # the second line has text
 
 
 def test_boxes_and_figures_are_what_was_serialised(setup: Setup) -> None:

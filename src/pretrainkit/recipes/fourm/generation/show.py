@@ -156,13 +156,15 @@ def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any
     from PIL import Image, ImageDraw
 
     step = _SIDE + _GAP
-    sheet = Image.new("RGB", (len(columns) * step + _GAP, len(rows) * step + _GAP + _HEAD), "white")
+    headings = [textwrap.wrap(title, _CHARACTERS) for title in columns]
+    head = _HEAD * max(map(len, headings), default=1)
+    sheet = Image.new("RGB", (len(columns) * step + _GAP, len(rows) * step + _GAP + head), "white")
     draw = ImageDraw.Draw(sheet)
-    for column, title in enumerate(columns):
-        draw.text((_GAP + column * step, 3), title[:_CHARACTERS], fill="black")
+    for column, lines in enumerate(headings):
+        draw.multiline_text((_GAP + column * step, 3), "\n".join(lines), fill="black", spacing=2)
     for row, cells in enumerate(rows):
         for column, cell in enumerate(cells):
-            left, top = _GAP + column * step, _HEAD + _GAP + row * step
+            left, top = _GAP + column * step, head + _GAP + row * step
             if isinstance(cell, str):
                 lines = textwrap.wrap(
                     " ".join(cell.split()), _CHARACTERS, break_long_words=False, break_on_hyphens=False
