@@ -95,7 +95,7 @@ def test_within_the_budget_bad_lines_are_counted_and_warned_about_once(tmp_path)
         "invalid json",
         "invalid utf8",
     ]
-    with pytest.raises(DataError, match="2 were allowed"):
+    with pytest.raises(DataError, match="2 bad records were allowed"):
         read(tmp_path / "y.jsonl", b"x\ny\nz\n", Skips(max_bad=2))
 
 

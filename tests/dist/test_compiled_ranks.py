@@ -1,5 +1,5 @@
 """Two processes whose blocks are compiled, with DDP and with FSDP2: traced forwards and backwards, and run as traced.
-What Inductor makes of that is in `codegen/test_compiled_ranks.py`."""
+What Inductor makes of that is in `codegen/test_inductor_ranks.py`."""
 
 from pathlib import Path
 

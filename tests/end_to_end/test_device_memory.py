@@ -76,10 +76,10 @@ def test_after_a_step_that_does_not_fit_the_advice_works(
 ) -> None:
     update = Trainer._update
 
-    def fails(self: Trainer, step: int, batches: list) -> object:
+    def fails(self: Trainer, step: int, batches: list, *rest: object) -> object:
         if step == last and len(batches) == 1:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return update(self, step, batches)
+        return update(self, step, batches, *rest)
 
     monkeypatch.setattr(Trainer, "_update", fails)
     run, again = tmp_path / "run", tmp_path / "again"

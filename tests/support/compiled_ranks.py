@@ -1,5 +1,5 @@
 """`compiled_ranks.py FOLDER BACKEND`: what each of two ranks does in `dist/test_compiled_ranks.py` and
-`codegen/test_compiled_ranks.py`, as in `rank_checks`. That backend compiles blocks."""
+`codegen/test_inductor_ranks.py`, as in `rank_checks`. That backend compiles blocks."""
 
 import sys
 from functools import partialmethod

@@ -73,7 +73,7 @@ class KilledAt(Watcher):
 def metric_lines(run, first: int) -> list[dict]:
     """Of steps from `first`, without what depends on the clock."""
     lines = {line["step"]: line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
-    timed = ("second", "data_wait", "padding", "mfu")
+    timed = ("second", "data_wait", "padding", "mfu", "memory", "utilization")
     return [
         {name: value for name, value in line.items() if not any(word in name for word in timed)}
         for step, line in lines.items()

@@ -29,5 +29,5 @@ def test_the_compiled_helper_keeps_the_same_tokens(is_chunked):
 
 def test_the_compiled_helper_refuses_arrays_that_do_not_fit():
     keys, whole, keep = np.zeros(2, np.uint64), np.ones(2, np.int64), np.ones(2)
-    with pytest.raises(ValueError, match="fit"):
+    with pytest.raises(ValueError, match="do not match"):
         compiled.keep(keys, keep, whole, whole, 2 * whole, module._FADED, np.empty(0, np.int32), np.zeros(3, np.bool_))

@@ -109,7 +109,7 @@ def test_compiled_and_plain_spans_are_equal(spacing: int | None, weights: tuple[
 def test_compiled_spans_refuse_arrays_that_do_not_fit() -> None:
     compiled = pytest.importorskip("pretrainkit.recipes.pixel._masks", reason="built without a compiler")
     one = np.array([8])
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         compiled.draw_spans(keys(0, 1), one + 1, one, one, np.array([1.0]), 0, np.zeros((1, 8), np.bool_))
 
 
