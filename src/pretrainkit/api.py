@@ -307,7 +307,7 @@ def evaluate(
         overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) that replace its own.
         num_examples: Maximum number of examples; None: as in its config.
         averaged: True to use the averaged weights that `ema_decay` keeps, instead of the last weights.
-        csv: New file for a table of the metrics. For `clip`, it has the columns of CLIP_benchmark.
+        csv: New file for a table of the metrics. The recipe decides on its columns, such as those of CLIP_benchmark.
 
     Raises:
         ConfigError: An override changes a setting that cannot be changed after training.

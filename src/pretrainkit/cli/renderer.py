@@ -35,7 +35,7 @@ def make(
     out: Annotated[Path, Option(help="New folder for the renderer: its settings and copies of its fonts.")],
     as_json: Json = False,
 ) -> None:
-    """Write a renderer folder, for `pretrainkit render --renderer`, data.renderer of pixel, and exports."""
+    """Write a renderer folder, for `pretrainkit render --renderer`, data.renderer and exports."""
     from pretrainkit.rendering.folder import save_renderer
 
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
