@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda lint format bench docs clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda lint format bench docs clean
 
 setup: $(VENV)/.done
 
@@ -73,6 +73,11 @@ build/triton:
 # Suites on a device that says it is CUDA and computes on the CPU; what is left out there, and why, is said by -rs.
 test-pretended-cuda: setup
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m pytest -n 2 --dist loadfile -p support.pretended_cuda.plugin $(PRETENDED)
+
+# The same suites on a GPU, in float32 without TF32. WITH: a Python that has torch for CUDA, pytest and this project's needs.
+WITH ?= python3
+test-cuda:
+	OMP_NUM_THREADS=1 NVIDIA_TF32_OVERRIDE=0 PYTHONPATH=src:tests $(WITH) -m pytest -n 8 --dist loadfile -p support.on_cuda $(PRETENDED)
 
 lint: setup
 	$(BIN)/ruff check .

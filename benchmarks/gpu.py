@@ -3,11 +3,14 @@
     python benchmarks/gpu.py --minutes 10 --out FOLDER [--only NAME ...] [--pretend] [--write]
 
 Each part runs in a process of its own with a limit of time, and writes FOLDER/NAME.json when it is done; FOLDER/gpu.md
-is written again after each. Parts that do not fit into --minutes are skipped and named; the same command does them.
+is written again after each; what a part prints is in FOLDER/NAME.log. Parts that do not fit into --minutes are skipped
+and named; the same command does them. With --warm N, the parts are first run N at a time for a few steps that are not
+measured, which fills the cache of torch.compile: the times to compile are then those of this pass.
 
     environment    versions, what matrix products and copies reach
-    correctness    each recipe with two layers: losses and gradients against the CPU's float32, in float32, bfloat16 and
-                   compiled; memory is filled with garbage first; 50 steps in bfloat16 against float32; a resumed run
+    gradients-NAME a model of two layers: losses and gradients against the CPU's float32, in float32, bfloat16 and
+                   compiled; memory is filled with garbage first
+    short-runs     attention dropout of the flash kernel; 50 steps in bfloat16 against float32; a resumed run
     WORKLOAD       the real trainer on random examples that are held in memory: 20 steps to warm up, 50 timed by CUDA
                    events, then three under the profiler
     WORKLOAD+NAME  the same with one thing changed
@@ -30,8 +33,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -72,6 +78,8 @@ class Workload:
     """MFU."""
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name to further settings: one thing changed."""
+    warm_up: int = WARM_UP
+    timed: int = TIMED
 
 
 def _leave_head(model: torch.nn.Module) -> None:
@@ -108,7 +116,7 @@ WORKLOADS = {
     ),
     "pixel-base": Workload("pixel/base", 64, goal=0.40, variants=_BLOCKS),
     "zerovl": Workload("clip/zerovl", 512, goal=0.40),
-    "zerovl-accumulated": Workload("clip/zerovl", 4096, ("data.microbatch_size=512",)),
+    "zerovl-accumulated": Workload("clip/zerovl", 4096, ("data.microbatch_size=512",), warm_up=4, timed=8),
     "fourm-b": Workload("fourm/b-7", 256, goal=0.45, variants=_EAGER),
 }
 TINY = {
@@ -120,12 +128,29 @@ TINY = {
     "image_tokenizer": ("image_tokenizer/tiny", 2),
 }
 """Recipe to its smallest preset and a batch."""
+TWO_LAYERS = {
+    "bert": ("bert/base", "model.num_layers=2", "model.vocab_size=4096", *_NO_DROPOUT),
+    "bert-modern": ("bert/modern-base", "model.num_layers=2", "model.vocab_size=4096"),
+    "t5": ("t5/1.1-base", "model.num_encoder_layers=2", "model.num_decoder_layers=2", "model.vocab_size=4096"),
+    "pixel": ("pixel/base", "model.num_layers=2", "model.decoder_num_layers=2", *_NO_DROPOUT),
+    "clip": ("clip/vit-b-16", "model.image.num_layers=2", "model.text.num_layers=2", "model.projection.dropout=0"),
+    "fourm": ("fourm/b-7", "model.num_encoder_layers=2", "model.num_decoder_layers=2"),
+    "image_tokenizer": ("image_tokenizer/tiny",),
+    "image_tokenizer-conv": ("image_tokenizer/tiny-conv",),
+}
+"""Models of real widths, so that their kernels are those of real runs."""
 
 
 def bound(preset: str, words: Sequence[str]) -> tuple[Any, Any]:
     """The recipe and the config of a preset that needs no data."""
     recipe: Any = find_recipe(preset.partition("/")[0])
-    fixed = ("data.prefetch=2", "checkpoint.keep_last=1", "evaluate.num_samples=0")
+    fixed = ["data.prefetch=2", "checkpoint.keep_last=1", "evaluate.num_samples=0"]
+    if preset == "clip/zerovl":  # its towers without their weights, which would have to be downloaded
+        from transformers import BertConfig
+
+        folder = Path(tempfile.gettempdir()) / "bert-base-uncased"
+        BertConfig(architectures=["BertModel"]).save_pretrained(folder)
+        fixed += ["model.image.pretrained=false", "model.text.pretrained=false", f"model.text.name={folder}"]
     config, _ = recipe.without_data(pretrainkit.load_config(preset, [*fixed, *words]))
     return recipe, config
 
@@ -136,7 +161,7 @@ def random_batch(recipe: Any, config: Any, num: int, seed: int) -> dict[str, np.
     batch = recipe.assumed_batch(config, num)
     most = getattr(config.model, "vocab_size", None) or 90
     for name, array in batch.items():
-        if array.dtype == np.uint8 and array.size > 1000:
+        if array.dtype == np.uint8 and (array.ndim == 4 or "patches" in name):
             batch[name] = rng.integers(0, 256, array.shape, np.uint8)
         elif name in ("input_ids", "masked_lm_ids") or (name.endswith("_tokens") and array.ndim == 2):
             batch[name] = rng.integers(1, most, array.shape).astype(array.dtype)
@@ -220,9 +245,9 @@ class Timer(Watcher):
             torch.cuda.synchronize()
             self._profiler.stop()
             for event in self._profiler.key_averages():
-                seconds = event.self_device_time_total * 1e-6
-                if seconds:
-                    self.kernels[event.key] = self.kernels.get(event.key, 0.0) + seconds / PROFILED
+                if seconds := event.self_device_time_total * 1e-6:
+                    name = f"{event.count / PROFILED:.0f} x {event.key}"
+                    self.kernels[name] = self.kernels.get(name, 0.0) + seconds / PROFILED
 
     def milliseconds(self) -> list[float]:
         """Return the time of each timed step."""
@@ -233,32 +258,34 @@ class Timer(Watcher):
 
 
 _KINDS = (
-    ("products", ("gemm", "cutlass", "cublas", "nvjet", "matmul", "addmm", "_mm_")),
-    ("attention", ("flash", "fmha", "flex", "attention")),
-    ("optimizer", ("adam", "multi_tensor", "foreach", "lamb")),
-    ("copies", ("memcpy", "memset", "copy")),
-    ("loss", ("softmax", "nll", "cross_entropy", "logsumexp")),
+    ("attention", ("flash", "fmha", "flex_attention")),
+    ("products", ("gemm", "cutlass", "cublas", "nvjet", "splitkreduce", "triton_tem")),
+    ("optimizer", ("multi_tensor_apply", "foreach")),
+    ("copies", ("memcpy", "memset", "direct_copy", "catarray")),
 )
+"""Kind to parts of the names of its kernels, of which the first that fits counts."""
 
 
 def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of kernels, grouped by what their names tell; all others are norms and element-wise."""
-    results = dict.fromkeys([*(kind for kind, _ in _KINDS), "norms and element-wise"], 0.0)
+    """Seconds of kernels, grouped by what their names tell; all others are norms, element-wise work and losses."""
+    results = dict.fromkeys([*(kind for kind, _ in _KINDS), "norms, element-wise, losses"], 0.0)
     for name, seconds in kernels.items():
         fitting = (kind for kind, parts in _KINDS if any(part in name.lower() for part in parts))
-        results[next(fitting, "norms and element-wise")] += seconds
+        results[next(fitting, "norms, element-wise, losses")] += seconds
     return results
 
 
-def train(workload: Workload, variant: str, device: str, folder: Path, *, pretend: bool) -> dict[str, Any]:
-    """The real trainer on examples in memory."""
+def train(
+    workload: Workload, variant: str, device: str, folder: Path, *, pretend: bool, brief: bool = False
+) -> dict[str, Any]:
+    """The real trainer on examples in memory; `brief`: three steps, to compile."""
     words = workload.variants.get(variant, ())
     preset, size = workload.preset, workload.batch_size
     given: tuple[str, ...] = ("parallel.compile=on", *workload.words, *words)
-    warm_up, timed = WARM_UP, TIMED
+    warm_up, timed = workload.warm_up, workload.timed
     if pretend:
         (preset, size), given, warm_up, timed = TINY[preset.partition("/")[0]], tuple(words), 2, 3
-    num_steps = warm_up + timed + PROFILED
+    num_steps = warm_up + timed + PROFILED if not brief else 3
     fixed = (f"num_steps={num_steps}", f"log.every_steps={num_steps}", f"data.batch_size={size}")
     recipe, config = bound(preset, (*fixed, *given))
     with init_world(device) as world, warnings.catch_warnings(record=True) as warned:
@@ -266,8 +293,11 @@ def train(workload: Workload, variant: str, device: str, folder: Path, *, preten
         timer = Timer(warm_up, timed, world.device)
         trainer = trainer_of(recipe, config, folder, world, timer, CHANGES.get(variant, lambda model: None))
         last = trainer.fit()
+    if brief:
+        return {"first step, s": timer.first_seconds}
     microbatch = config.data.microbatch_size or size
     cost = trainer.objective.cost(random_batch(recipe, config, microbatch, 0))
+    waits = Counter(f"{w.filename}:{w.lineno}" for w in warned if "called a synchronizing" in str(w.message))
     steps = sorted(timer.milliseconds())
     seconds = statistics.median(steps) / 1e3
     peak, kinds = trainer.peak.flops_per_second, by_kind(timer.kernels)
@@ -284,10 +314,11 @@ def train(workload: Workload, variant: str, device: str, folder: Path, *, preten
         "goal": workload.goal,
         "GiB": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
         "first step, s": timer.first_seconds,
-        "waits": sum("synchroniz" in str(warning.message) for warning in warned),
+        "waits": sum(waits.values()),
+        "where": dict(waits),
         "kernels, ms": {kind: 1e3 * value for kind, value in kinds.items()},
         "idle, ms": 1e3 * (seconds - sum(kinds.values())) if timer.kernels else None,
-        "longest": sorted(((1e3 * s, name[:120]) for name, s in timer.kernels.items()), reverse=True)[:15],
+        "longest": sorted(((1e3 * s, name[:160]) for name, s in timer.kernels.items()), reverse=True)[:40],
     }
     if "torch._dynamo" in sys.modules:
         counters = sys.modules["torch._dynamo"].utils.counters
@@ -339,13 +370,14 @@ def gradients_of(
     from pretrainkit.dist.env import World
     from pretrainkit.dist.parallelize import parallelize, unwrap
     from pretrainkit.training.accumulate import accumulate, seed_dropout
-    from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.training.precision import resolve_precision, set_matmul_precision
     from pretrainkit.training.run import ParallelConfig, PrecisionConfig
     from pretrainkit.training.trainer import to_device
 
     torch.manual_seed(0)
     world = World(device=device)
-    precision = resolve_precision(PrecisionConfig(compute=compute), device)
+    precision = resolve_precision(PrecisionConfig(compute=compute, matmul_tf32=False), device)
+    set_matmul_precision(precision)
     model = move(recipe.build_model(config), device).train()
     wrapped = parallelize(model, ParallelConfig(compile=compiled), world, precision.compute_dtype)
     if device.type == "cuda":  # what a kernel leaves unwritten is no zero then
@@ -371,29 +403,38 @@ CORRECT = {
 }
 """Ways to compute a gradient on the device, with the largest allowed difference to the CPU's in float32, as a share of
 its norm."""
-_TWO_LAYERS = {
-    "bert": ("model.num_layers=2", *_NO_DROPOUT),
-    "t5": ("model.num_encoder_layers=2", "model.num_decoder_layers=2"),
-}
 
 
-def correctness(device: str, *, pretend: bool) -> dict[str, Any]:
-    """Gradients of every recipe, 50 steps in bfloat16 beside float32, and a run that was stopped."""
+def gradients(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
+    """Gradients of a small model of a recipe."""
     results: dict[str, Any] = {}
-    for name, (preset, _) in TINY.items():
-        recipe, config = bound(preset, ("num_steps=1", *_TWO_LAYERS.get(name, ())))
-        expected = gradients_of(recipe, config, torch.device("cpu"), "float32", "off")
-        size = max(float(grad.norm()) for grad in expected.values())
-        for way, (compute, compiled, most) in CORRECT.items():
-            if pretend and compiled == "on":
-                continue
+    preset, *words = (TINY[name.partition("-")[0]][0],) if pretend else TWO_LAYERS[name]
+    recipe, config = bound(preset, ("num_steps=1", *words))
+    expected = gradients_of(recipe, config, torch.device("cpu"), "float32", "off")
+    size = max(float(grad.norm()) for grad in expected.values())
+    for way, (compute, compiled, most) in CORRECT.items():
+        if pretend and way != "float32":
+            continue
+        try:
             grads = gradients_of(recipe, config, torch.device(device), compute, compiled)
-            off = {
-                n: float((grads[n] - g).norm() / (g.norm() + 1e-3 * size)) for n, g in expected.items() if n in grads
-            }
-            worst = max(off, key=off.__getitem__)
-            is_good = off[worst] <= most and grads.keys() == expected.keys()
-            results[f"{name}, {way}"] = {"good": is_good, "worst": off[worst], "in": worst}
+        except Exception as error:
+            traceback.print_exc()
+            results[way] = {"good": False, "worst": str(error).partition("\n")[0][:200]}
+            continue
+        off = {n: float((grads[n] - g).norm() / (g.norm() + 1e-3 * size)) for n, g in expected.items() if n in grads}
+        worst = max(off, key=lambda n: (off[n] != off[n], off[n]))  # NaN first
+        is_good = off[worst] <= most and grads.keys() == expected.keys()
+        print(way, {n: round(value, 4) for n, value in off.items()})
+        loss = float((grads["losses"] - expected["losses"]).norm() / expected["losses"].norm())
+        results[way] = {"good": is_good, "worst": off[worst], "in": worst, "loss": loss}
+    return results
+
+
+def short_runs(device: str, *, pretend: bool) -> dict[str, Any]:
+    """Attention dropout, 50 steps in bfloat16 beside float32, and a run that was stopped."""
+    results: dict[str, Any] = {}
+    if device == "cuda":
+        results["attention dropout"] = attention_dropout(torch.device(device))
     num_steps = 4 if pretend else 50
     with tempfile.TemporaryDirectory() as place:
         losses = {
@@ -403,10 +444,39 @@ def correctness(device: str, *, pretend: bool) -> dict[str, Any]:
         again = short_run(
             Path(place) / "float32", num_steps, ("precision.compute=float32",), device, stop=num_steps // 2
         )
-    worst = max(abs(a - b) / b for a, b in zip(losses["bfloat16"], losses["float32"], strict=True))
-    results[f"{num_steps} steps in bfloat16"] = {"good": worst < 0.02, "worst": worst, "in": "loss"}
-    results["stopped and resumed"] = {"good": again == losses["float32"], "worst": 0.0, "in": "loss"}
+    off = {
+        f"{num_steps} steps in bfloat16": (losses["bfloat16"], 0.02),
+        "stopped and resumed": (again, 0.0 if device == "cpu" else 1e-5),
+    }
+    for name, (losses_of_run, most) in off.items():
+        worst = max(abs(a - b) / b for a, b in zip(losses_of_run, losses["float32"], strict=True))
+        results[name] = {"good": worst <= most, "worst": worst, "in": "loss"}
     return results
+
+
+def attention_dropout(device: torch.device, num_seeds: int = 400) -> dict[str, Any]:
+    """The flash kernel with dropout: its mean over many seeds beside the result without, and finite gradients where no
+    example is."""
+    from pretrainkit.nn.cuda.attention import VarlenLayout
+
+    ends = torch.tensor([0, 100, 228, 300], dtype=torch.int32, device=device)  # 20 tokens belong to no example
+    layout = VarlenLayout(ends, 128, 320)
+    torch.manual_seed(0)
+    qkv = torch.randn(320, 3, 12, 64, device=device).bfloat16().requires_grad_()
+    plain = layout.attend(qkv, window=None, dropout_rate=0.0)[:300].float()
+    mean, squares = torch.zeros_like(plain), torch.zeros_like(plain)
+    is_finite = True
+    for _ in range(num_seeds):
+        garbage = torch.full((1 << 22,), torch.nan, device=device)
+        del garbage
+        mixed = layout.attend(qkv, window=None, dropout_rate=0.1)
+        (grad,) = torch.autograd.grad(mixed[:300].float().square().sum(), qkv)
+        is_finite &= bool(grad.isfinite().all())
+        mixed = mixed[:300].detach().float()
+        mean, squares = mean + mixed / num_seeds, squares + mixed.square() / num_seeds
+    error = (squares - mean.square()).clamp(min=0).sqrt() / num_seeds**0.5
+    deviations = float(((mean - plain) / (error + 1e-3)).square().mean().sqrt())  # 1 if only chance differs
+    return {"good": is_finite and 0.3 < deviations < 1.3, "worst": deviations, "in": "deviations of the mean"}
 
 
 def short_run(folder: Path, num_steps: int, words: Sequence[str], device: str, *, stop: int = 0) -> list[float]:
@@ -479,11 +549,12 @@ def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
     }
 
 
-def part(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
+def part(name: str, device: str, *, pretend: bool, brief: bool = False) -> dict[str, Any]:
     """Run a part and return its results."""
     others = {
         "environment": environment,
-        "correctness": correctness,
+        **{f"gradients-{name}": partial(gradients, name) for name in TWO_LAYERS},
+        "short-runs": short_runs,
         "pipeline": pipeline,
         "transformers": transformers,
     }
@@ -491,12 +562,13 @@ def part(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
         return others[name](device, pretend=pretend)
     workload, _, variant = name.partition("+")
     with tempfile.TemporaryDirectory() as place:
-        return train(WORKLOADS[workload], variant, device, Path(place) / "run", pretend=pretend)
+        return train(WORKLOADS[workload], variant, device, Path(place) / "run", pretend=pretend, brief=brief)
 
 
 NAMES = (
     "environment",
-    "correctness",
+    *(f"gradients-{name}" for name in TWO_LAYERS),
+    "short-runs",
     *WORKLOADS,
     *(f"{name}+{variant}" for name, workload in WORKLOADS.items() for variant in workload.variants),
     "pipeline",
@@ -569,29 +641,29 @@ def shown_all(value: Any) -> str:
     return ", ".join(f"{key} {shown(item)}" for key, item in value.items()) if isinstance(value, dict) else shown(value)
 
 
-def run_part(name: str, options: argparse.Namespace, seconds: float) -> str:
+def run_part(name: str, options: argparse.Namespace, seconds: float, *, brief: bool = False) -> str:
     """Start a part; returns what became of it."""
     words = ["--part", name, "--out", str(options.out), *(["--pretend"] if options.pretend else [])]
-    process = subprocess.Popen(
-        [sys.executable, __file__, *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        _, told = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return f"not done after {seconds:.0f} s"
+    kind = "warm" if brief else "json"
+    with (options.out / f"{name}{'.warm' * brief}.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, __file__, *words, *(["--brief"] if brief else [])],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"not done after {seconds:.0f} s"
     if not process.returncode:
-        results = json.loads((options.out / f"{name}.json").read_text("utf-8"))
+        results = json.loads((options.out / f"{name}.{kind}").read_text("utf-8"))
         wrong = [key for key, value in results.items() if isinstance(value, dict) and value.get("good") is False]
         return f"wrong: {', '.join(wrong)}" if wrong else "done"
-    log = options.out / f"{name}.log"
-    log.write_text(told, encoding="utf-8")
-    return f"failed: {told.strip().splitlines()[-1] if told.strip() else process.returncode}; see {log}"
+    printed = Path(log.name).read_text(encoding="utf-8").strip().splitlines()
+    return f"failed: {printed[-1] if printed else process.returncode}; see {log.name}"
 
 
 def main() -> int:
@@ -601,17 +673,35 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--pretend", action="store_true", help="the smallest presets on the CPU, to see that it runs")
     parser.add_argument("--write", action="store_true", help="put the report into RESULTS.md")
+    parser.add_argument("--warm", type=int, default=0, metavar="N", help="first compile N parts at a time")
     parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--brief", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.pretend and not torch.cuda.is_available():
         print("error: no CUDA device here\n  run it on a machine with a GPU, or try the script with --pretend")
         return 2
     if options.part:
-        results = part(options.part, "cpu" if options.pretend else "cuda", pretend=options.pretend)
-        (options.out / f"{options.part}.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+        results = part(options.part, "cpu" if options.pretend else "cuda", pretend=options.pretend, brief=options.brief)
+        warm = options.out / f"{options.part}.warm"
+        if warm.is_file() and not options.brief:
+            results |= json.loads(warm.read_text("utf-8"))
+        place = warm if options.brief else warm.with_suffix(".json")
+        place.write_text(json.dumps(results, indent=1), encoding="utf-8")
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
-    end, has_failed = time.monotonic() + 60 * options.minutes, False
+    start, has_failed = time.monotonic(), False
+    end = start + 60 * options.minutes
+    if options.warm:
+        parts = {n: n.partition("+")[0] in WORKLOADS for n in options.only if not n.endswith("+eager")}
+        parts = {n: is_timed for n, is_timed in parts.items() if is_timed or n.startswith(("gradients-", "short"))}
+        with ThreadPoolExecutor(options.warm) as pool:
+            calls = {n: pool.submit(run_part, n, options, LIMIT_SECONDS, brief=brief) for n, brief in parts.items()}
+            for name, call in calls.items():
+                became = call.result()
+                has_failed |= became != "done"
+                print(
+                    f"{name}{', compiling' * parts[name]}: {became}, after {time.monotonic() - start:.0f} s", flush=True
+                )
     for name in options.only:
         left = end - time.monotonic()
         if (options.out / f"{name}.json").is_file() or left < 10:

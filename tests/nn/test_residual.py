@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pretrainkit.dist.autocast import narrow_residual
+from pretrainkit.dist.autocast import narrow_residual, residual
 from pretrainkit.nn.blocks import PlainPreNormBlock, PostNormBlock, PreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.training.precision import Precision
@@ -33,7 +33,8 @@ def trained(kind: str, precision: Precision, *, is_recomputed: bool = False) -> 
     block = BLOCKS[kind]()
     x_TD = torch.randn(10, 16, requires_grad=True)
     with precision.autocast():
-        y_TD = checkpoint(block, x_TD, LAYOUT, use_reentrant=False) if is_recomputed else block(x_TD, LAYOUT)
+        stream_TD = residual(x_TD)  # as towers do before their blocks
+        y_TD = checkpoint(block, stream_TD, LAYOUT, use_reentrant=False) if is_recomputed else block(stream_TD, LAYOUT)
     (y_TD.float() * torch.randn(10, 16, generator=torch.Generator().manual_seed(1))).sum().backward()
     return y_TD, x_TD.grad
 
@@ -54,4 +55,4 @@ def test_the_stream_is_narrow_where_asked_and_close_to_the_wide_one(kind):
 
 def test_without_autocast_nothing_is_rounded():
     narrow_residual(True)
-    assert BLOCKS["pre"]()(torch.zeros(10, 16), LAYOUT).dtype == torch.float32
+    assert BLOCKS["pre"]()(residual(torch.zeros(10, 16)), LAYOUT).dtype == torch.float32

@@ -164,7 +164,7 @@ def measure(case: Case) -> dict[str, Any]:
     is to be compiled, `runs` of graphs, graph `breaks`; or the `error`."""
     work = case.make()
     make_batch = case.batch or (lambda seed: work.batches[seed % 2])
-    precision = Precision(CPU, torch.bfloat16, False, None)
+    precision = Precision(CPU, torch.bfloat16, False, None, has_narrow_residual=True)
     config = ParallelConfig(compile="on", activation_checkpointing=case.is_recomputed)
     graphs: list[int] = []
     error = None

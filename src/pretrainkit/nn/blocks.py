@@ -124,7 +124,6 @@ class PostNormBlock(nn.Module):
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
         """Map (T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
-        x_TD = residual(x_TD)
         mixed_TD = dropout(self.attention(x_TD, layout, rotation), rate, is_training=is_training)
         x_TD = residual(self.attention_norm(layout.query_rows(x_TD) + mixed_TD))
         inner_TD = dropout(self.feed_forward(x_TD), rate, is_training=is_training)
@@ -166,7 +165,6 @@ class PlainPreNormBlock(nn.Module):
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
         """Map (T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
-        x_TD = residual(x_TD)
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
         x_TD = layout.query_rows(x_TD) + dropout(mixed_TD, rate, is_training=is_training)
         return x_TD + dropout(self.feed_forward(self.feed_forward_norm(x_TD)), rate, is_training=is_training)
@@ -200,7 +198,6 @@ class PreNormBlock(nn.Module):
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
         """Map (T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
-        x_TD = residual(x_TD)
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
         x_TD = layout.query_rows(x_TD) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
         return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))

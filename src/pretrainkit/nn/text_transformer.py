@@ -12,6 +12,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.nn.blocks import LayerNorm, PlainBlockOptions, PlainPreNormBlock
 from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.initialise import initialise_residual_blocks
@@ -63,7 +64,7 @@ class TextTransformer(nn.Module):
         most_tokens = (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
         if real_B is not None and drops_padding(ids_BS) and int(real_B.sum()) < most_tokens:
             layout, slots = without_padding(layout)
-        x_TD = self._embed(ids_BS, slots)
+        x_TD = residual(self._embed(ids_BS, slots))
         for layer in self.layers[:-1]:
             x_TD = layer(x_TD, layout)
         if self.pool == "mean":

@@ -13,6 +13,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.nn.blocks import LayerNorm, PlainBlockOptions, PlainPreNormBlock
 from pretrainkit.nn.initialise import initialise_residual_blocks
 from pretrainkit.nn.row_layout import RowLayout
@@ -79,7 +80,7 @@ class VisionTransformer(nn.Module):
         x_BSD = self._embed(pixels_BCHW)
         B, S, D = x_BSD.shape
         layout = RowLayout(B, S)
-        x_TD = self.norm_before(x_BSD.view(B * S, D))
+        x_TD = residual(self.norm_before(x_BSD.view(B * S, D)))
         for layer in self.layers[:-1]:
             x_TD = layer(x_TD, layout)
         if self.pool == "mean":

@@ -112,6 +112,8 @@ def flex_attention(
         raise RuntimeError(
             f"embedding dimension of the query, key, and value must be at least 16 but got {q.shape[-1]}"
         )
+    if q.shape[2] % 128 or k.shape[2] % 128:
+        raise RuntimeError(f"{q.shape[2]} queries and {k.shape[2]} keys: gradients are wrong on a GPU")
     places = torch.meshgrid(
         *(torch.arange(size, device="cpu") for size in (*q.shape[:2], q.shape[2], k.shape[2])), indexing="ij"
     )

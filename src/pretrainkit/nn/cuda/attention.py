@@ -74,23 +74,31 @@ class VarlenLayout(AttentionLayout):
         return mixed_THK[..., :width]
 
 
+_FLEX_BLOCK = 128
+"""Default block size of FlexAttention. Rows are padded to multiples of it. With other lengths, torch 2.11 computed
+gradients on an H200 that were wrong by a factor of up to 1000, or NaN, without an error. See
+https://github.com/pytorch/pytorch/issues/153799."""
+
+
 @dataclass(frozen=True, eq=False)
 class FlexPairs(RowPairs):
     """Rows with FlexAttention, which skips blocks of pairs that do not see each other. It has no dropout."""
 
     block_mask: Any = None
-    """Mask for `torch.nn.attention.flex_attention` with the same visibility."""
+    """Mask for `torch.nn.attention.flex_attention` with the same visibility, of padded rows."""
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
-        return None if bias is None else bias.by_distance(1 - self.num_queries, self.num_keys - 1)
+        if bias is None:
+            return None
+        return bias.by_distance(1 - _padded(self.num_queries), _padded(self.num_keys) - 1)
 
     def attend(
         self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
     ) -> Tensor:
         if dropout_rate:
             raise ValueError(f"FlexAttention has no dropout, but the rate is {dropout_rate}: use RowPairs")
-        q_BHQK, k_BHPK, v_BHPK = self._rows(q_THK, kv)
-        num_before = self.num_queries - 1
+        q_BHQK, k_BHPK, v_BHPK = (_pad_rows(part) for part in self._rows(q_THK, kv))
+        num_before = q_BHQK.shape[2] - 1
 
         def add_bias(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             assert prepared is not None
@@ -105,7 +113,18 @@ class FlexPairs(RowPairs):
             scale=scale,
         )
         assert isinstance(mixed_BHQK, Tensor)  # more outputs are returned only on request
-        return self._stream(mixed_BHQK)
+        return self._stream(mixed_BHQK[:, :, : self.num_queries])
+
+
+def _padded(length: int) -> int:
+    """Round up to whole blocks of FlexAttention."""
+    return -(-length // _FLEX_BLOCK) * _FLEX_BLOCK
+
+
+def _pad_rows(x_BHTK: Tensor) -> Tensor:
+    """Append zeros to each row, up to whole blocks of FlexAttention."""
+    num_tokens = x_BHTK.shape[2]
+    return F.pad(x_BHTK, (0, 0, 0, _padded(num_tokens) - num_tokens)) if num_tokens % _FLEX_BLOCK else x_BHTK
 
 
 def has_varlen(qkv_T3HK: Tensor, card: tuple[int, int]) -> bool:
@@ -150,6 +169,11 @@ def flex_pairs(
 
     num_rows, num_queries = query_segment_BQ.shape
     num_keys = key_segment_BP.shape[1]
+    more_queries, more_keys = _padded(num_queries) - num_queries, _padded(num_keys) - num_keys
+    query_segment_BQ = F.pad(query_segment_BQ, (0, more_queries))  # padding belongs to no example
+    key_segment_BP = F.pad(key_segment_BP, (0, more_keys))
+    if is_prefix_BP is not None:
+        is_prefix_BP = F.pad(is_prefix_BP, (0, more_keys))
 
     def is_visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         segment = query_segment_BQ[row, query]
@@ -162,5 +186,6 @@ def flex_pairs(
         return visible & is_before
 
     device = query_segment_BQ.device
-    block_mask = create_block_mask(is_visible, num_rows, None, num_queries, num_keys, device=device.type)
+    sizes = num_queries + more_queries, num_keys + more_keys
+    block_mask = create_block_mask(is_visible, num_rows, None, *sizes, device=device.type)
     return FlexPairs(num_rows, num_queries, num_keys, None, block_mask)

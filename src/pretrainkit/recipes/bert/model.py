@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.dist.compiled import vary
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.attention import AttentionLayout
@@ -164,7 +165,7 @@ def last_states(model: Any, inputs: BertInputs, last: AttentionLayout, word_TD: 
     If `last`, the layout of the last block, has queries for some tokens only, return the states of these tokens.
     `model` has `config`, embeddings, layers and final norm.
     """
-    x_TD = model.embeddings(inputs, word_TD)
+    x_TD = residual(model.embeddings(inputs, word_TD))
     rotations = rotations_of(model.config, inputs.positions_T)
     for layer, rotation_ in zip(model.layers[:-1], rotations[:-1], strict=True):
         vary(x_TD)

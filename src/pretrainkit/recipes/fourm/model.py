@@ -239,7 +239,6 @@ class Block(nn.Module):
         examples: Examples,
         crossed: Crossed | None = None,
     ) -> Tensor:
-        x_TD = residual(x_TD)
         x_TD = self._add(x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
         if crossed is not None:
             context_SD = self.context_norm(crossed.context_SD)
@@ -320,6 +319,7 @@ class FourM(nn.Module):
     def encode(self, x_TD: Tensor, inputs: FourMInputs) -> Tensor:
         """Map embedded tokens (T, D) to the normalised output of the encoder (T, D)."""
         layout = inputs.layouts.encoder
+        x_TD = residual(x_TD)
         prepared = layout.prepare(None, x_TD.dtype)
         for block in self.encoder:
             x_TD = block(x_TD, layout, prepared, inputs.encoder)
@@ -334,7 +334,7 @@ class FourM(nn.Module):
             place_nD = target.embed_positions(tokens.positions_n) + modality[name]
             parts.append((self.mask_token if target.table is None else target.look_up(tokens.ids_n)) + place_nD)
         slots = [tokens.slots_n for tokens in inputs.targets.values()]
-        x_UD = _put(len(inputs.decoder.example_T), slots, parts)
+        x_UD = residual(_put(len(inputs.decoder.example_T), slots, parts))
         layout, cross = inputs.layouts.decoder, inputs.layouts.cross
         prepared, cross_prepared = layout.prepare(None, x_UD.dtype), cross.prepare(None, x_UD.dtype)
         for block in self.decoder:
@@ -456,6 +456,7 @@ class ImageTower(nn.Module):
         embedding: InputEmbedding = self.inputs[self.modality.name]  # type: ignore[assignment]
         tokens = InputTokens(row_n * P + patch_n, patch_n, patch_n, row_n, pixels_BCHW)
         x_TD = embedding(tokens) + embedding.embed_positions(patch_n) + self.input_modality[self.modality.name]
+        x_TD = residual(x_TD)
         layout, examples = row_pairs(B, P, pixels_BCHW), Examples(row_n, B)
         for block in self.encoder:
             x_TD = block(x_TD, layout, None, examples)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.dist.autocast import in_float32
+from pretrainkit.dist.autocast import in_float32, residual
 from pretrainkit.nn import positions
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
@@ -86,7 +86,7 @@ class _Transformer(_Layers):
         """Map (B, D, h, w) to tokens (T, D)."""
         B, _, h, w = x_BDhw.shape
         x_BDhw = x_BDhw + stretched(self.positions_1Dhw, h, w).to(x_BDhw.dtype)
-        x_TD = x_BDhw.flatten(2).transpose(1, 2).flatten(0, 1)
+        x_TD = residual(x_BDhw.flatten(2).transpose(1, 2).flatten(0, 1))
         layout = RowLayout(B, h * w)
         for layer in self.layers:
             x_TD = layer(x_TD, layout)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.dist.compiled import vary
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import built, initialise_layer
@@ -42,7 +43,7 @@ class PixelEncoder(nn.Module):
         """Return encoded tokens (V, D) after the final norm. Arguments are those of `PixelForPretraining.forward`."""
         positions_V = batch["visible_positions"]
         layout = stream_layout(batch["visible_starts"], max_patches + 1, len(positions_V))
-        x_VD = self.embed(batch["visible_patches"], positions_V)
+        x_VD = residual(self.embed(batch["visible_patches"], positions_V))
         rotation_V = rotation_of(self.config, positions_V, x_VD.shape[1] // self.config.num_heads)
         for layer in self.layers:
             vary(x_VD)
@@ -92,6 +93,7 @@ class PixelDecoder(nn.Module):
         if self.position_embedding is not None:
             x_TE = x_TE + self.position_embedding[positions_T]
         rotation_T = rotation_of(self.config, positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
+        x_TE = residual(x_TE)
         for layer in self.layers[:-1]:
             vary(x_TE)
             x_TE = layer(x_TE, layout, rotation_T)

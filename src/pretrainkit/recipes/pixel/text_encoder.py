@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.nn.blocks import LayerNorm, Pooler
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import built, initialise_layer
@@ -154,7 +155,7 @@ class PixelTextEncoder(TextEncoder):
         x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T, self.model_config.pixel_zero)
         if self.position_embedding is not None:
             x_TD = x_TD + self.position_embedding[positions_T]
-        x_TD = dropout(x_TD, self.embedding_dropout_rate, is_training=self.training)
+        x_TD = residual(dropout(x_TD, self.embedding_dropout_rate, is_training=self.training))
         rotation = rotation_of(self.model_config, positions_T, self.width // self.model_config.num_heads)
         for layer in self.layers[:-1]:
             x_TD = layer(x_TD, layout, rotation)
