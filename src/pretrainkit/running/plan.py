@@ -342,7 +342,10 @@ def _memory(
     if device == "cpu":
         precision = resolve_precision(config.precision, here)
     else:  # use the number format of the device; the computation stays on the host
-        precision = Precision(here, getattr(torch, _compute_format(config)), False, None)
+        compute = _compute_format(config)
+        residual = config.precision.residual
+        is_narrow = residual == "compute" or (residual == "auto" and compute == "bfloat16")
+        precision = Precision(here, getattr(torch, compute), False, None, has_narrow_residual=is_narrow)
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
     for parameter in model.parameters():  # a second microbatch starts with gradients
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
