@@ -335,6 +335,7 @@ def _memory(
 ) -> StepMemory:
     import torch
 
+    from pretrainkit.nn.cpu.dispatch import planned_for
     from pretrainkit.training.fake_step import step_memory
     from pretrainkit.training.precision import Precision, resolve_precision
 
@@ -346,10 +347,12 @@ def _memory(
         residual = config.precision.residual
         is_narrow = residual == "compute" or (residual == "auto" and compute == "bfloat16")
         precision = Precision(here, getattr(torch, compute), False, None, has_narrow_residual=is_narrow)
+    card = None if device == "cpu" else (8, 0) if precision.compute_dtype is torch.bfloat16 else (7, 0)
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
     for parameter in model.parameters():  # a second microbatch starts with gradients
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-    memory = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision)
+    with planned_for(card):
+        memory = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision)
     return replace(memory, activations=memory.activations + memory.gradients)
 
 

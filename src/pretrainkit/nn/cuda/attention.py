@@ -15,6 +15,7 @@ from torch import Tensor
 from pretrainkit.dist.compiled import vary
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
 from pretrainkit.nn.biased_attention import RowPairs
+from pretrainkit.nn.cpu.dispatch import planned_card
 from pretrainkit.nn.relative_bias import RelativeBias
 
 
@@ -139,19 +140,35 @@ def has_flex(some: Tensor, head_width: int) -> bool:
     return head_width >= 16 and capability(some.device) >= (7, 0)
 
 
-@cache
 def capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a GPU, such as (9, 0); (0, 0) for other devices."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    """Return the compute capability of a GPU, such as (9, 0); (0, 0) for other devices, unless a step is planned."""
+    return _capability(device) if device.type == "cuda" else planned_card() or (0, 0)
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def _flex_attention(some: Tensor) -> Callable[..., Any]:
     """Return the fused kernel on a GPU, within a compiled block or alone; elsewhere plain operations."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    if planned_card() is not None:
+        return _allocate_flex
     if not some.is_cuda or torch.compiler.is_compiling():
         return flex_attention
     return _compiled_flex_attention()
+
+
+def _allocate_flex(
+    q_BHQK: Tensor, k_BHPK: Tensor, v_BHPK: Tensor, *, score_mod: Any, block_mask: Any, scale: float
+) -> Tensor:
+    """Allocate what FlexAttention keeps for the backward pass: the output, and a number for each query and head."""
+    rows = (part.transpose(1, 2) for part in (q_BHQK, k_BHPK, v_BHPK))
+    sizes = (None, None, q_BHQK.shape[2], k_BHPK.shape[2])
+    mixed_BQHK: Tensor = torch.ops.aten._flash_attention_forward(*rows, *sizes, 0.0, False, False, scale=scale)[0]
+    return mixed_BQHK.transpose(1, 2)
 
 
 @cache
@@ -186,6 +203,8 @@ def flex_pairs(
         return visible & is_before
 
     device = query_segment_BQ.device
-    sizes = num_queries + more_queries, num_keys + more_keys
-    block_mask = create_block_mask(is_visible, num_rows, None, *sizes, device=device.type)
+    block_mask = None
+    if planned_card() is None:
+        sizes = num_queries + more_queries, num_keys + more_keys
+        block_mask = create_block_mask(is_visible, num_rows, None, *sizes, device=device.type)
     return FlexPairs(num_rows, num_queries, num_keys, None, block_mask)
