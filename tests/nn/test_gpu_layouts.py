@@ -32,9 +32,9 @@ PAIRS = {
 @pytest.fixture(params=[PASCAL, VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL], ids=lambda one: f"sm{one[0]}{one[1]}")
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: request.param)
-    cuda.capability.cache_clear()
+    cuda._capability.cache_clear()
     yield request.param
-    cuda.capability.cache_clear()
+    cuda._capability.cache_clear()
 
 
 def on_card(dtype: torch.dtype, *shape: int) -> Any:
