@@ -335,7 +335,6 @@ def _memory(
 ) -> StepMemory:
     import torch
 
-    from pretrainkit.nn.cpu.dispatch import planned_for
     from pretrainkit.training.fake_step import step_memory
     from pretrainkit.training.precision import Precision, resolve_precision
 
@@ -351,8 +350,7 @@ def _memory(
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
     for parameter in model.parameters():  # a second microbatch starts with gradients
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-    with planned_for(card):
-        memory = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision)
+    memory = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision, card)
     return replace(memory, activations=memory.activations + memory.gradients)
 
 

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import parallelize
+from pretrainkit.nn.cpu.dispatch import planned_for
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.fake_tensor import FakeTensor, returns_new_tensors, tensors_in
 from pretrainkit.training.objective import AnyObjective, Batch
@@ -81,8 +82,10 @@ def step_memory(
     microbatches: Sequence[Batch],
     optimizer_config: OptimizerConfig | None,
     precision: Precision,
+    card: tuple[int, int] | None = None,
 ) -> StepMemory:
-    """Return the memory of one update with these microbatches, which are real tensors.
+    """Return the memory of one update with these microbatches, which are real tensors, on a CPU or on a GPU with the
+    compute capability `card`.
 
     `model` is the result of `faked`, or a real model, which is then trained for one step. Without `optimizer_config`
     its state and update count as 0.
@@ -90,7 +93,7 @@ def step_memory(
     weights = _bytes([*model.parameters(), *model.buffers()])
     optimizer = None if optimizer_config is None else build_optimizer(model, optimizer_config)
     is_fake = any(isinstance(parameter, FakeTensor) for parameter in model.parameters())
-    with _Tracker(makes_fakes=is_fake) as tracker:
+    with planned_for(card), _Tracker(makes_fakes=is_fake) as tracker:
         accumulate(objective, model, microbatches, precision=precision)
         gradients = _bytes([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
         activations = tracker.peak - gradients + _bytes(next(iter(microbatches)).values())
