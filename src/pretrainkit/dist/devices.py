@@ -4,7 +4,8 @@ register with torch."""
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,6 +62,26 @@ def described(device: torch.device) -> Device:
     except (AttributeError, RuntimeError):  # a back end without this function
         return Device(kind, kind, None)
     return Device(kind, str(getattr(properties, "name", kind)), getattr(properties, "total_memory", None))
+
+
+_planned_card: tuple[int, int] | None = None
+
+
+@contextmanager
+def planned_for(card: tuple[int, int] | None) -> Iterator[None]:
+    """Within this context, operations on tensors of the CPU take the path of a GPU with this compute capability (None:
+    their own). It is for tensors without numbers, which show what a step allocates on hardware that is not here."""
+    global _planned_card
+    before, _planned_card = _planned_card, card
+    try:
+        yield
+    finally:
+        _planned_card = before
+
+
+def planned_card() -> tuple[int, int] | None:
+    """Return the compute capability for which a step is planned; None outside of `planned_for`."""
+    return _planned_card
 
 
 def rank_memory(device: torch.device, local_ranks: int) -> int | None:

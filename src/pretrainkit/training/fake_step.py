@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pretrainkit.dist.devices import planned_for
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import parallelize
-from pretrainkit.nn.cpu.dispatch import planned_for
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.fake_tensor import FakeTensor, returns_new_tensors, tensors_in
 from pretrainkit.training.objective import AnyObjective, Batch

@@ -1,33 +1,13 @@
 """Conditions under which the operations of `nn` use another implementation on a CPU."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
-_planned_card: tuple[int, int] | None = None
-
-
-@contextmanager
-def planned_for(card: tuple[int, int] | None) -> Iterator[None]:
-    """Within this context, operations on tensors of the CPU take the path of a GPU with this compute capability (None:
-    their own). It is for tensors without numbers, which show what a step allocates on hardware that is not here."""
-    global _planned_card
-    before, _planned_card = _planned_card, card
-    try:
-        yield
-    finally:
-        _planned_card = before
-
-
-def planned_card() -> tuple[int, int] | None:
-    """Return the compute capability for which a step is planned; None outside of `planned_for`."""
-    return _planned_card
+from pretrainkit.dist.devices import planned_card
 
 
 def _is_on_cpu(some: Tensor) -> bool:
-    return some.device.type == "cpu" and _planned_card is None
+    return some.device.type == "cpu" and planned_card() is None
 
 
 def drops_padding(some: Tensor) -> bool:

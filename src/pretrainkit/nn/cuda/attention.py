@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.dist.compiled import vary
+from pretrainkit.dist.devices import planned_card
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
 from pretrainkit.nn.biased_attention import RowPairs
-from pretrainkit.nn.cpu.dispatch import planned_card
 from pretrainkit.nn.relative_bias import RelativeBias
 
 
