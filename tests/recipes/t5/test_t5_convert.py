@@ -49,7 +49,8 @@ def test_fact_4_logits_equal_those_of_transformers_and_come_back(transformers, t
     config = config_of(family)
     model, batch = random_model(config), row_batch()
     write_huggingface(model.state_dict(), config, tmp_path / "hf")
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
+    # With other attention, transformers 5.17 lets the decoder of umT5 read later targets.
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf", attn_implementation="eager").eval()
     assert type(theirs).__name__ == to_huggingface_config(config)["architectures"][0]
     expected = their_logits(theirs, batch["encoder_input_tokens"], batch["decoder_target_tokens"])
     if family == "umt5" and theirs.config.tie_word_embeddings:
