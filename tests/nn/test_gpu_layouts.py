@@ -32,6 +32,7 @@ PAIRS = {
 @pytest.fixture(params=[PASCAL, VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL], ids=lambda one: f"sm{one[0]}{one[1]}")
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: request.param)
+    monkeypatch.setattr(cuda, "_has_compiler", lambda: True)
     cuda._capability.cache_clear()
     yield request.param
     cuda._capability.cache_clear()
@@ -51,3 +52,8 @@ def test_packed_examples(card: tuple[int, int], dtype: torch.dtype, width: int) 
 def test_pairs_with_a_bias(card: tuple[int, int], width: int, has_dropout: bool) -> None:
     expected = "flex" if card in PAIRS[width, has_dropout] else "rows"
     assert best_pairs(on_card(BRAIN, 16), width, has_dropout=has_dropout) == expected
+
+
+def test_pairs_with_a_bias_need_a_compiler(card: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_has_compiler", lambda: False)
+    assert best_pairs(on_card(BRAIN, 16), 64) == "rows"

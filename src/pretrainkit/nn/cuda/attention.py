@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pretrainkit.dist.compiled import vary
 from pretrainkit.dist.devices import planned_card
+from pretrainkit.dist.parallelize import missing_for_compiling
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
 from pretrainkit.nn.biased_attention import RowPairs
 from pretrainkit.nn.relative_bias import RelativeBias
@@ -135,9 +136,14 @@ def has_varlen(qkv_T3HK: Tensor, card: tuple[int, int]) -> bool:
 
 
 def has_flex(some: Tensor, head_width: int) -> bool:
-    """True if FlexAttention has a fused kernel for heads of this width on the device of a tensor. It is written in
-    Triton, which needs compute capability 7.0 or newer."""
-    return head_width >= 16 and capability(some.device) >= (7, 0)
+    """True if FlexAttention has a fused kernel for heads of this width on the device of a tensor. It is compiled by
+    Triton, also in models that are not compiled, which needs compute capability 7.0 or newer and a C compiler."""
+    return head_width >= 16 and capability(some.device) >= (7, 0) and (planned_card() is not None or _has_compiler())
+
+
+@cache
+def _has_compiler() -> bool:
+    return missing_for_compiling("cuda") is None
 
 
 def capability(device: torch.device) -> tuple[int, int]:
