@@ -7,7 +7,6 @@ of the work.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,14 +17,11 @@ from pydantic import ValidationError
 
 from pretrainkit.config.explain import explain
 from pretrainkit.config.loader import Origins
-from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.eval.inference import InferenceRequest, RequestOptions
 from pretrainkit.eval.probe_config import ProbeConfig, ProbeOptions
 from pretrainkit.files.manifest import fingerprint
 from pretrainkit.recipes.capabilities import (
-    ChecksData,
-    ChecksFiles,
     DataCheck,
     EncodesImages,
     Evaluates,
@@ -63,7 +59,7 @@ from pretrainkit.running.pictures import (
     tokenize_images,
 )
 from pretrainkit.running.plan import make_plan
-from pretrainkit.running.run import check_new_run, checked, run_training
+from pretrainkit.running.run import run_training
 from pretrainkit.training.checkpoints.files import step_folders
 from pretrainkit.training.folder import EvaluationLog, RunFolder
 from pretrainkit.training.run import PrecisionConfig, RunConfig
@@ -73,16 +69,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from pretrainkit.data.loader import Loader
     from pretrainkit.project.new import Project
-    from pretrainkit.training.objective import AnyObjective
     from pretrainkit.workers.processes import Progress
-
-_MAX_MEASURED = 4096
-"""Maximum number of examples whose lengths `check_data` measures."""
-_MAX_BUILT = 256
-"""Maximum number of examples of a step that `check_data` prepares: a batch of images may take minutes."""
-_MEASURING_SECONDS = 2.0
 
 __all__ = [
     "Opened",
@@ -121,67 +109,22 @@ __all__ = [
 
 
 def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
-    """Check the training data of a config, without training. Return sizes, epochs, shares of a mixture, and the
+    """Check the training data of a config, without training. Return sizes, epochs, shares of a mixture, lengths,
+    languages, held-out examples that are also in the training data, examples as the model reads them, and the
     statistics and checks of its recipe.
 
     Args:
         num: Number of examples to show of each component.
-        deep: True to read every file first, including held-out data. If some are unusable, return only these problems.
+        deep: True to read every record first, including held-out data. If some are unusable, return only these
+            problems.
 
     Raises:
         ConfigError, DataError: Config and data do not match.
     """
-    from pretrainkit.tasks.rates import table
+    from pretrainkit.running.data_check import check_data
     from pretrainkit.workers.processes import Quiet
 
-    recipe = find_recipe(config.recipe)
-    if deep and (problems := able(recipe, ChecksFiles).check_files(absolute_paths(config), progress or Quiet())):
-        return DataCheck({}, [], [], problems)
-    config = checked(recipe, absolute_paths(config))
-    source = recipe.open_data(config, "train")
-    check_new_run(recipe, config, source)
-    loader = build_loader(config, source, rank=0, world_size=1)
-    config = with_num_steps(config, loader)
-    steps, size, summary = config.total_steps, config.data.batch_size, source.summary()
-    figures: dict[str, Any] = {
-        "training examples": sum(source.sizes),
-        "training": f"{steps:,} steps of {size:,} examples, {loader.epochs_for(steps):.2f} epochs",
-    }
-    if config.has_held_out_data:
-        figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
-    if len(rows := summary.get("mixture", [])) > 1:
-        figures["mixture"] = "\n".join(table(rows, steps * size))
-    figures |= _batch_figures(config, loader, recipe.build_objective(config))
-    if not isinstance(recipe, ChecksData):
-        return DataCheck(figures, [], [])
-    more = recipe.check_data(config, source, summary, loader.global_records, num)
-    return DataCheck(figures | more.figures, more.notes, more.examples)
-
-
-def _batch_figures(config: RunConfig, loader: Loader, objective: AnyObjective) -> dict[str, str]:
-    """Return the lengths of the examples of the first steps, the share of their microbatches that is not padding, and
-    the speed at which examples are prepared on this machine."""
-    import numpy as np
-
-    batch_size = loader.batch_size
-    steps = range(loader.first_step, loader.first_step + max(1, _MAX_MEASURED // batch_size))
-    lengths = np.concatenate([loader.source.lengths(loader.global_records(step)) for step in steps])
-    low, middle, high = np.percentile(lengths, (5, 50, 95))
-    size = min(config.data.microbatch_size or batch_size, batch_size, _MAX_BUILT)
-    num_examples = tokens = slots = 0
-    began = time.perf_counter()
-    for step in steps:
-        cost = objective.cost(loader.source.build(loader.global_records(step).take(slice(0, size))))
-        num_examples, tokens, slots = num_examples + cost.examples, tokens + cost.tokens, slots + cost.slots
-        seconds = time.perf_counter() - began
-        if seconds > _MEASURING_SECONDS:
-            break
-    return {
-        "example lengths": f"mean {lengths.mean():,.0f}, median {middle:,.0f}, 90 % from {low:,.0f} to {high:,.0f}, "
-        f"longest {lengths.max():,} tokens (of {len(lengths):,} examples)",
-        "fill": f"{tokens / max(slots, 1):.1%} of the computed tokens are real, the rest is padding",
-        "data loading": f"{num_examples / seconds:,.0f} examples per second in one thread of this machine",
-    }
+    return check_data(config, num, deep, progress or Quiet())
 
 
 def build_model(config: RunConfig, device: str = "cpu") -> nn.Module:

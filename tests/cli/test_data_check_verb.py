@@ -24,7 +24,7 @@ def test_a_config_is_described_with_its_data_and_nothing_is_trained(cli, tokens,
     found = json.loads(cli("data", "check", "t5/tiny", *settings, "--num", "1", "--json").out)
     num_examples = found["figures"]["training examples"]
     assert found["figures"]["training"] == f"20 steps of 4 examples, {80 / num_examples:.2f} epochs"
-    assert len(found["examples"]) == 2
+    assert list(found["examples"][0]) == ["example", "tokens", "text", "inputs", "targets", "first row"]
     text = cli("data", "check", "t5/tiny", *settings).out
     assert f"training examples     {num_examples}\n" in text
     assert "first row\n  encoder_input_tokens: " in text

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from pretrainkit.cli.options import Branch, DryPush, Json, Private, print_path, print_upload
 from pretrainkit.cli.stages import shown_stages
-from pretrainkit.errors import DataError, import_optional
+from pretrainkit.errors import DataError, InputError, import_optional
 
 if TYPE_CHECKING:
     from pretrainkit.recipes.capabilities import ReadsPairs
@@ -49,8 +49,12 @@ def check(
     caption_key: CaptionKey = None,
     num: Annotated[int, Option(min=1, help="For a config: number of examples to show of each component.")] = 2,
     deep: Annotated[
-        bool, Option("--deep", help="For a 4M config: read every file. Sets of pairs are always read completely.")
+        bool, Option("--deep", help="For a config: read every record. Sets of pairs are always read completely.")
     ] = False,
+    page: Annotated[
+        Path | None,
+        Option(help="For a config: also write this HTML page, with charts and with examples as the model reads them."),
+    ] = None,
     size: Annotated[int | None, Option(min=1, help="Count images that are smaller than this, in pixels.")] = None,
     batch_size: Annotated[
         int | None, Option(min=1, help="Report the number of whole batches of this size, and the remainder.")
@@ -67,13 +71,15 @@ def check(
     For sets of pairs: report what is missing, broken, empty, too large or duplicated. The exit code is 2 if a row
     cannot be used, or if held-out images are in the training data.
 
-    For a config: report vocabulary, lengths, shares and epochs, how full rows are, the expected first loss, and the
-    first examples. With --deep, also report absent modalities, broken or truncated files, NaN, ids out of range and
-    wrong shapes. The exit code is 2 if there is a problem.
+    For a config: report lengths, shares and epochs, how full rows are, languages, held-out examples that are also in
+    the training data, and the first examples as the model reads them. With --deep, first read every record, and report
+    those that cannot be used. The exit code is 2 if there is a problem.
     """
     if _is_config(sets[0]):
-        _check_config(sets[0], sets[1:], num, json_output, deep)
+        _check_config(sets[0], sets[1:], num, json_output, deep, page)
         return
+    if page is not None:
+        raise InputError(f"--page {page}: pages are only written for a config\n  leave out --page")
     opened = [_open(path, split, format, image_key, caption_key) for path in sets]
     reader = _reader()
     results = []
@@ -122,14 +128,19 @@ def _is_config(name: str) -> bool:
     return name.count("/") == 1 and name.split("/")[0] in entries() and not Path(name).exists()
 
 
-def _check_config(source: str, settings: list[str], num: int, json_output: bool, is_deep: bool) -> None:
+def _check_config(
+    source: str, settings: list[str], num: int, json_output: bool, is_deep: bool, page: Path | None
+) -> None:
     from dataclasses import asdict
 
     from pretrainkit import api
+    from pretrainkit.report.data_page import write_data_page
 
     config = api.load_config(source, settings)
     with shown_stages() as progress:
         report = api.check_data(config, num=num, deep=is_deep, progress=progress)
+    if page is not None:
+        write_data_page(asdict(report), page, title=source, recipe=config.recipe)
     if json_output:
         typer.echo(json.dumps(asdict(report), ensure_ascii=False))
     else:
@@ -149,11 +160,14 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool,
             typer.echo(f"{'':<22}{line}")
     for example in report.examples:
         typer.echo("")
-        for name, text in example.items():
+        for name, value in example.items():
+            text = value if isinstance(value, str) else f"picture, {'; '.join(item['text'] for item in value)}"
             typer.echo(f"{name}: {text}" if "\n" not in text else f"{name}\n{text}")
     typer.echo("")
     for note in report.notes:
         typer.echo(f"note: {note}")
+    if page is not None:
+        typer.echo(f"page: {page}")
 
 
 @app.command()

@@ -130,8 +130,8 @@ def corpus_stats(
         "num_text_bytes": int(text_bytes.sum()),
         "words_per_document": _distribution(words),
         "text_bytes_per_document": _distribution(text_bytes),
-        "words_histogram": _histogram(words),
-        "text_bytes_histogram": _histogram(text_bytes),
+        "words_histogram": histogram(words),
+        "text_bytes_histogram": histogram(text_bytes),
         "datasets": dict(datasets.most_common(_MAX_DATASETS)),
         "skipped": skips.for_manifest(),
     } | ({"sample": [[text, place] for _, text, place in sample]} if num_sampled else {})
@@ -144,7 +144,7 @@ def _merged(first: Sample, second: Sample, size: int) -> Sample:
     return sorted(both.values())[:size]
 
 
-def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:
+def histogram(values: NDArray[np.integer]) -> dict[str, list[float]]:
     """Return a histogram with edges that grow by the factor sqrt(2), without empty bins at the ends: counts (N,) and
     edges (N + 1,). The first two edges are 0 and 1 if there are zeros."""
     if not len(values):

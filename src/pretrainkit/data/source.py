@@ -4,14 +4,19 @@ Dimensions: B examples.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import ConfigError
+from pretrainkit.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pretrainkit.workers.processes import Progress
+
+_READ_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -73,3 +78,25 @@ class BatchSource(ABC):
         """Return arrays for the whole step, such as a mixing share. They are added to each microbatch on every rank.
         Pure function of `step`. Default: no arrays."""
         return {}
+
+
+def unreadable(source: BatchSource, title: str, progress: "Progress") -> Iterator[str]:
+    """Build every example once, and yield the error message of each example that cannot be built."""
+    progress.stage(title, sum(source.sizes), "example")
+    for component, size in enumerate(source.sizes):
+        for begin in range(0, size, _READ_AT_ONCE):
+            index = np.arange(begin, min(begin + _READ_AT_ONCE, size), dtype=np.int64)
+            zeros = np.zeros_like(index)
+            records = Records(zeros + component, zeros, index, index.astype(np.uint64))
+            if _error(source, records):
+                singles = (_error(source, records.take(slice(row, row + 1))) for row in range(len(index)))
+                yield from filter(None, singles)
+            progress.advance(len(index))
+
+
+def _error(source: BatchSource, records: Records) -> str:
+    try:
+        source.build(records)
+    except DataError as error:
+        return str(error)
+    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,8 @@ def grey_images(image_3HW: Planes) -> list[Image]:
     return [Image.frombuffer("L", (width, height), plane_HW, "raw", "L", 0, 1) for plane_HW in image_3HW]
 
 
-def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96) -> str:
-    """Encode uint8 RGB (3, H, W) as a JPEG that is at most `height` pixels high, in a data URI of a few kilobytes.
+def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96, *, format: Literal["JPEG", "PNG"] = "JPEG") -> str:
+    """Encode uint8 RGB (3, H, W) as a picture that is at most `height` pixels high, in a data URI of a few kilobytes.
     Raises MissingPackageError if Pillow is not installed."""
     require_pillow("a picture in the report")
     from PIL import Image
@@ -58,5 +58,5 @@ def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96) -> str:
     picture = Image.fromarray(np.ascontiguousarray(image_CHW.transpose(1, 2, 0)), "RGB")
     picture.thumbnail((3 * height, height))
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    picture.save(file, format, quality=80)
+    return f"data:image/{format.lower()};base64," + base64.b64encode(file.getvalue()).decode("ascii")

@@ -13,11 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, Unpack
 
 from pretrainkit.recipes.recipe import Recipe, Run, Split
 from pretrainkit.training.run import RunConfig
-from pretrainkit.training.watch import Evaluation
+from pretrainkit.training.watch import Evaluation, Sample
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,10 +75,14 @@ class DataCheck:
     """Statistics by name, for people and JSON."""
     notes: list[str]
     """Possible mistakes, each with advice."""
-    examples: list[dict[str, str]]
-    """Values of the first examples by name."""
+    examples: list[Sample] = field(default_factory=list)
+    """The first examples as the model reads them."""
     problems: list[str] = field(default_factory=list)
-    """Unusable files, after a check of every file; the other fields are then empty."""
+    """Unusable files or records, after a check of all of them; the other fields are then empty."""
+    lengths: dict[str, list[float]] = field(default_factory=dict)
+    """Histogram of the lengths of examples in tokens, if they differ: `counts` (N,) and `edges` (N + 1,)."""
+    languages: dict[str, Any] = field(default_factory=dict)
+    """`of`: "language" or "script"; `counts`: number of examples by its value. Empty for data without text."""
 
 
 class ChecksData(Capability[Run]):
@@ -88,27 +92,50 @@ class ChecksData(Capability[Run]):
 
     @abstractmethod
     def check_data(
-        self, config: Run, source: BatchSource, summary: Mapping[str, Any], records: Callable[[int], Records], num: int
-    ) -> DataCheck:
-        """Return checks and statistics beyond those of every recipe. `records` returns the records of a step's batch;
-        `num` is the number of examples to show per component."""
+        self, config: Run, source: BatchSource, summary: Mapping[str, Any], records: Callable[[int], Records]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return figures and notes beyond those of every recipe, see `DataCheck`. `records` returns the records of a
+        step's batch."""
+
+
+class StoredRecord(NamedTuple):
+    """A record as it is stored, without the random choices of training."""
+
+    name: str
+    """Name for people, such as a file, or a folder and a number."""
+    text: str
+    """Its text, such as a document or a caption; "" if it has none."""
+    content: bytes
+    """Bytes that are the same for copies of the record."""
+
+
+class ShowsExamples(Capability[Run]):
+    """Shows its training data, for `pretrainkit data check`."""
+
+    does = "show its examples"
+
+    @abstractmethod
+    def show_examples(self, config: Run, source: BatchSource, records: Records) -> list[Sample]:
+        """Return each example as the model reads it in training, with its masks and targets."""
+
+    @abstractmethod
+    def stored_records(self, config: Run, source: BatchSource, records: Records) -> list[StoredRecord]:
+        """Return the records as they are stored; `source` may be of either split."""
 
 
 class ChecksFiles(Capability[Run]):
-    """Reads data that consist of separate files."""
+    """Has its own check of all files, in place of building every example."""
 
-    does = "check every file, because its data have no separate files"
-    instead = "leave out --deep"
+    does = "check its files without building every example"
 
     @abstractmethod
     def check_files(self, config: Run, progress: Progress) -> list[str]:
         """Read every file of the training and held-out data and return a message for each unusable file. `config` is
         not bound: data that do not match it are reported, too."""
 
-    @abstractmethod
     def check_new_run(self, config: Run, source: BatchSource) -> None:
         """Raise ConfigError or DataError for training data that a new run must not use, although an older run may be
-        resumed with them."""
+        resumed with them. Default: all data are allowed."""
 
 
 class StartsProjects(Capability[Run]):

@@ -23,16 +23,19 @@ _TICK_SPACING = 64
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
-def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_label: str) -> Markup:
-    """Draw numbers of documents as one `<svg>` element: a bar per bin, equally wide, with labels at some edges.
+def histogram(
+    edges: Sequence[float], counts: Sequence[int], *, title: str, x_label: str, unit: str = "documents"
+) -> Markup:
+    """Draw numbers of documents, or of another unit, as one `<svg>` element.
 
-    `edges` is sorted and has one element more than `counts`. The last bin includes its upper edge.
+    There is a bar per bin, equally wide, with labels at some edges. `edges` is sorted and has one
+    element more than `counts`. The last bin includes its upper edge.
     """
     if len(edges) != len(counts) + bool(len(counts)):
         raise ValueError(f"{len(edges)} edges for {len(counts)} bins: expected {len(counts) + 1} edges")
     if not any(counts):
         return svg([], title, _WIDTH, _HEIGHT)
-    parts: list[Content] = [tag("text", "documents", x=_LEFT - 44, y=39)]
+    parts: list[Content] = [tag("text", unit, x=_LEFT - 44, y=39)]
     bottom = _HEIGHT - _BOTTOM
     high = max(counts) * 1.06
     y_ticks = ticks(0, high, 4, whole=True)
@@ -46,7 +49,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_la
         size = count / high * (bottom - _TOP)
         last = edges[index + 1] - (index < len(counts) - 1)
         span = number(int(edges[index])) + (f" to {number(int(last))}" if last > edges[index] else "")
-        tooltip = f"{span} {x_label}: {number(count)} documents, {percent(count / total)}"
+        tooltip = f"{span} {x_label}: {number(count)} {unit}, {percent(count / total)}"
         x, bar_width = round(_LEFT + index * slot, 1), round(max(slot - 1.5, 0.5), 1)
         area = tag("rect", x=x, y=_TOP, width=bar_width, height=bottom - _TOP, class_="area", fill="transparent")
         bar = tag("rect", x=x, y=round(bottom - size, 1), width=bar_width, height=round(size, 1), class_="f0")

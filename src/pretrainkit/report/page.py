@@ -55,7 +55,7 @@ code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, m
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; overflow-wrap: break-word; }
 th { text-align: left; white-space: nowrap; font-weight: 600; color: var(--quiet); }
 th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid var(--line); }
-tr:last-child > td { border-bottom: 0; }
+tr:last-child > td, tbody > tr:last-child > th { border-bottom: 0; }
 td code { overflow-wrap: anywhere; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
 .samples { overflow-wrap: anywhere; } .compared td:not(.path) { min-width: 9em; overflow-wrap: anywhere; }

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -230,14 +230,15 @@ def _events(path: Path, notes: list[str]) -> list[Event]:
 def _samples(path: Path, notes: list[str]) -> list[Sample]:
     value = _parsed(path, notes)
     if isinstance(value, list):
-        return [
-            {str(k): read_shown(v, notes) if isinstance(v, list) else str(v) for k, v in item.items()}
-            for item in value
-            if isinstance(item, dict) and item
-        ]
+        return [read_sample(item, notes) for item in value if isinstance(item, dict) and item]
     if value is not None:
         notes.append(f"{path.name} does not hold a list and was left out")
     return []
+
+
+def read_sample(item: Mapping[str, Any], notes: list[str]) -> Sample:
+    """Read a sample, {column: text or list of pictures}, see `training.watch.Sample`. Invalid values add to `notes`."""
+    return {str(k): read_shown(v, notes) if isinstance(v, list) else str(v) for k, v in item.items()}
 
 
 def _earlier_samples(folder: Path, notes: list[str]) -> dict[int, list[Sample]]:

@@ -16,7 +16,7 @@ Dimensions: B rows, W width of a row.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -250,6 +250,17 @@ class TokenShards:
 
     def __reduce__(self) -> tuple[type["TokenShards"], tuple[Path, dict[str, Any]]]:
         return TokenShards, (self.folder, self.manifest)
+
+
+def broken_shards(folders: Iterable[str]) -> list[str]:
+    """Read every file of token shards, and return a message for each folder that does not match its manifest."""
+    problems = []
+    for folder in folders:
+        try:
+            TokenShards.open(folder, verify=True)
+        except DataError as error:
+            problems.append(str(error))
+    return problems
 
 
 def refuse_different_tokenizers(shards: Sequence[TokenShards]) -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.recipes.bert.config import AnyModelConfig, BertRun
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.recipes.capabilities import EncodesText, Generates, PlansWithoutData, StartsProjects
+from pretrainkit.recipes.capabilities import (
+    ChecksFiles,
+    EncodesText,
+    Generates,
+    PlansWithoutData,
+    ShowsExamples,
+    StartsProjects,
+    StoredRecord,
+)
 from pretrainkit.recipes.exchange import (
     ConvertsClassifiers,
     ImportedTextClassifier,
@@ -23,12 +31,14 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.recipes.bert.objective import BertObjective
     from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
+    from pretrainkit.training.watch import Sample
+    from pretrainkit.workers.processes import Progress
 
 
 class Bert(
@@ -41,6 +51,8 @@ class Bert(
     TellsIds[BertRun],
     ReadsHuggingFace[BertRun],
     WritesHuggingFace[BertRun],
+    ChecksFiles[BertRun],
+    ShowsExamples[BertRun],
 ):
     """Masked words and sentence order on a bidirectional encoder."""
 
@@ -51,6 +63,12 @@ class Bert(
 
     presets: ClassVar[Mapping[str, Callable[[], BertRun]]] = PRESETS
     samples_on_cpu = True
+
+    def check_files(self, config: BertRun, progress: Progress) -> list[str]:
+        """Compare the checksums of the token shards."""
+        from pretrainkit.tokenizers.shards import broken_shards
+
+        return broken_shards(source.path for source in (*config.data.train, *config.data.valid))
 
     def bind(self, config: BertRun) -> BertRun:
         from pretrainkit.recipes.bert.source import bind
@@ -78,6 +96,16 @@ class Bert(
         from pretrainkit.recipes.bert.source import open_source
 
         return open_source(config, split)
+
+    def show_examples(self, config: BertRun, source: Any, records: Records) -> list[Sample]:
+        from pretrainkit.recipes.bert.sample import show_examples
+
+        return show_examples(config, source, records)
+
+    def stored_records(self, config: BertRun, source: Any, records: Records) -> list[StoredRecord]:
+        from pretrainkit.recipes.bert.sample import stored_records
+
+        return stored_records(source, records)
 
     def build_model(self, config: BertRun) -> nn.Module:
         from pretrainkit.recipes.bert.model import build

@@ -17,8 +17,11 @@ from pretrainkit.dist.weights import on_cpu
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.inputs import read_batch
+from pretrainkit.recipes.bert.source import BertSource
+from pretrainkit.recipes.capabilities import StoredRecord
 from pretrainkit.tasks.rates import spread
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.training.watch import Sample
 
 HIDDEN = "<mask>"
 ORDERS = {"order": ("as written", "swapped"), "next": ("as written", "from elsewhere")}
@@ -55,6 +58,48 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
             texts["order"] = f"{ORDERS[pair][int(order_B[row])]} / {shown['order']}" if shown["order"] else ""
         samples.append(texts)
     return samples
+
+
+def show_examples(config: BertRun, source: BertSource, records: Records) -> list[Sample]:
+    """Return each example as text before and after masking, with the token to predict and the token that the model
+    reads in each place. Without a copy of the tokenizer, return ids."""
+    batch, tokenizer = source.build(records), _tokenizer_of(source)
+    mask, examples = source.special.mask, list[Sample]()
+    for row in range(len(records)):
+        ids, places, originals = _example(batch, row)
+        if tokenizer is None:
+            numbers = {"input ids": ids, "positions": places, "target ids": originals}
+            examples.append({name: " ".join(map(str, values)) for name, values in numbers.items()})
+            continue
+        shown = readable(batch, row, tokenizer, config.objective.sentence_pair)
+        pieces = tokenizer.pieces()
+        targets = [
+            pieces[true]
+            if read == mask
+            else f"{pieces[true]} (unchanged)"
+            if read == true
+            else f"{pieces[true]} (shown as {pieces[read]})"
+            for true, read in zip(originals.tolist(), ids[places].tolist(), strict=True)
+        ]
+        example = {"text": shown["truth"], "masked": shown["shown"], "targets": " · ".join(targets)}
+        examples.append(example | ({"order": shown["order"]} if shown["order"] else {}))
+    return examples
+
+
+def stored_records(source: BertSource, records: Records) -> list[StoredRecord]:
+    """Return the chunks of text."""
+    tokenizer, stored = _tokenizer_of(source), []
+    for component, index in zip(records.source.tolist(), records.index.tolist(), strict=True):
+        shards, chunks = source.components[component].shards, source.components[component].chunks
+        ids = shards.gather_flat(chunks.starts[index : index + 1], chunks.lengths[index : index + 1])
+        text = "" if tokenizer is None else tokenizer.decode(ids)
+        stored.append(StoredRecord(f"{shards.folder} {index}", text, ids.astype("<u4").tobytes()))
+    return stored
+
+
+def _tokenizer_of(source: BertSource) -> Tokenizer | None:
+    folder = source.components[0].shards.tokenizer_folder
+    return load_tokenizer(folder) if folder.is_dir() else None
 
 
 @torch.no_grad()

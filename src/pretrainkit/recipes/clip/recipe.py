@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.recipes.capabilities import (
     CachesFeatures,
+    ChecksFiles,
     EncodesImages,
     Evaluates,
     Evaluator,
@@ -16,7 +17,9 @@ from pretrainkit.recipes.capabilities import (
     KeepsTokenizer,
     PlansWithoutData,
     ReadsPairs,
+    ShowsExamples,
     StartsProjects,
+    StoredRecord,
 )
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.eval.probe import ImageEncoder
     from pretrainkit.recipes.clip.objective import ClipObjective
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.watch import Sample
     from pretrainkit.workers.processes import Progress
 
 
@@ -64,6 +68,8 @@ class Clip(
     WritesHuggingFace[ClipRun],
     ReadsFiles[ClipRun],
     WritesFiles[ClipRun],
+    ChecksFiles[ClipRun],
+    ShowsExamples[ClipRun],
 ):
     """CLIP: contrastive training of an image tower and a text tower."""
 
@@ -73,6 +79,11 @@ class Clip(
     config_class = ClipRun
 
     presets: ClassVar[Mapping[str, Callable[[], ClipRun]]] = PRESETS
+
+    def check_files(self, config: ClipRun, progress: Progress) -> list[str]:
+        from pretrainkit.recipes.clip.examples import check_files
+
+        return check_files(config, progress)
 
     def bind(self, config: ClipRun) -> ClipRun:
         from pretrainkit.recipes.clip.source import bind
@@ -142,6 +153,16 @@ class Clip(
 
         model, weights = with_kind_of(config.model, given.model, weights)
         return given.changed(model=with_name_of(config.model, model)), with_bias_of(config.objective, weights)
+
+    def show_examples(self, config: ClipRun, source: Any, records: Records) -> list[Sample]:
+        from pretrainkit.recipes.clip.examples import show_examples
+
+        return show_examples(config, source, records)
+
+    def stored_records(self, config: ClipRun, source: Any, records: Records) -> list[StoredRecord]:
+        from pretrainkit.recipes.clip.examples import stored_records
+
+        return stored_records(source, records)
 
     def build_model(self, config: ClipRun) -> nn.Module:
         from pretrainkit.recipes.clip.model import DualEncoder

@@ -13,7 +13,9 @@ from pretrainkit.recipes.capabilities import (
     Generates,
     KeepsTokenizer,
     PlansWithoutData,
+    ShowsExamples,
     StartsProjects,
+    StoredRecord,
 )
 from pretrainkit.recipes.exchange import ImportedConfig, ImportedModel, ReadsConfigs, ReadsFiles, WritesFiles
 from pretrainkit.recipes.fourm.config import FourMRun
@@ -23,11 +25,12 @@ from pretrainkit.recipes.recipe import Recipe, Split
 if TYPE_CHECKING:
     from torch import nn
 
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.eval.probe import ImageEncoder
     from pretrainkit.recipes.fourm.objective import FourMObjective
     from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.training.objective import HostBatch
+    from pretrainkit.training.watch import Sample
     from pretrainkit.workers.processes import Progress
 
 
@@ -42,6 +45,7 @@ class FourM(
     ReadsConfigs[FourMRun],
     ReadsFiles[FourMRun],
     WritesFiles[FourMRun],
+    ShowsExamples[FourMRun],
 ):
     """4M: predict tokens of many modalities from other tokens."""
 
@@ -102,6 +106,16 @@ class FourM(
 
     def has_own_vocabulary(self, config: FourMRun) -> bool:
         return all(modality.kind != "sequence" for modality in config.model.modalities)
+
+    def show_examples(self, config: FourMRun, source: Any, records: Records) -> list[Sample]:
+        from pretrainkit.recipes.fourm.examples import show_examples
+
+        return show_examples(source, records)
+
+    def stored_records(self, config: FourMRun, source: Any, records: Records) -> list[StoredRecord]:
+        from pretrainkit.recipes.fourm.examples import stored_records
+
+        return stored_records(source, records)
 
     def build_model(self, config: FourMRun) -> nn.Module:
         from pretrainkit.recipes.fourm.model import build

@@ -109,8 +109,8 @@ class TextVocabulary:
         """Return the ids of words separated by spaces; a reserved token such as "wine glass" is one word."""
         return list(chain.from_iterable(map(self._words.__getitem__, words)))
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return readable text without control tokens and sentinels."""
-        skipped = {self.pad, self.sos, self.eos, *self.sentinels}
+    def decode(self, ids: Iterable[int], *, with_sentinels: bool = False) -> str:
+        """Return readable text without control tokens, and without sentinels unless they are wanted."""
+        skipped = {self.pad, self.sos, self.eos, *(() if with_sentinels else self.sentinels)}
         kept = [int(token) for token in ids if int(token) not in skipped]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))

@@ -16,7 +16,9 @@ from pretrainkit.recipes.capabilities import (
     Infers,
     KeepsTokenizer,
     PlansWithoutData,
+    ShowsExamples,
     StandsOnEncoder,
+    StoredRecord,
 )
 from pretrainkit.recipes.exchange import (
     ConvertsClassifiers,
@@ -47,6 +49,7 @@ from pretrainkit.recipes.registry import Recipes, able, find_recipe, recipe_of_h
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from pretrainkit.data.source import Records
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
     from pretrainkit.exporting.class_names import Reads
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from pretrainkit.tasks.sources import TaskSource
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.watch import Sample
 
 
 class Glue(
@@ -67,6 +71,7 @@ class Glue(
     TellsIds[GlueRun],
     ReadsHuggingFace[GlueRun],
     WritesHuggingFace[GlueRun],
+    ShowsExamples[GlueRun],
 ):
     """A text encoder of any recipe with a new head."""
 
@@ -207,6 +212,16 @@ class Glue(
     def input_ids(self, config: GlueRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
         recipe, encoder_config = encoder_of(config.model)
         return recipe.input_ids(encoder_config, tokenizer, texts) if isinstance(recipe, TellsIds) else None
+
+    def show_examples(self, config: GlueRun, source: Any, records: Records) -> list[Sample]:
+        from pretrainkit.recipes.glue.examples import show_examples
+
+        return show_examples(source, records, self.tokenizer_folder(config))
+
+    def stored_records(self, config: GlueRun, source: Any, records: Records) -> list[StoredRecord]:
+        from pretrainkit.recipes.glue.examples import stored_records
+
+        return stored_records(source, records)
 
     def build_model(self, config: GlueRun) -> nn.Module:
         from pretrainkit.recipes.glue.by_kind import build_model

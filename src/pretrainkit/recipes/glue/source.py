@@ -64,16 +64,17 @@ class TextSource(BatchSource):
         }
 
     def lengths(self, records: Records) -> Ints:
-        return self._lengths[self._index(records)]
+        return self._lengths[self.indices(records)]
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """Return the encoder's input, one example after another, with `cu_seqlens` (B + 1,) and `lengths` (B,) int32,
         and the targets of the examples; see `ReadExamples.build` and `Labelled.truths`."""
-        index_B = self._index(records)
+        index_B = self.indices(records)
         batch = self.examples.read.build(index_B)
         return {**batch, **self.examples.truths(index_B, batch["cu_seqlens"][:-1].astype(np.int64))}
 
-    def _index(self, records: Records) -> Ints:
+    def indices(self, records: Records) -> Ints:
+        """Return the numbers of the examples over all components."""
         return self._begins[records.source] + records.index
 
 

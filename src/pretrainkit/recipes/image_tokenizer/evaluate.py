@@ -18,7 +18,7 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import batches_of_rank, evaluate, evaluation_mode
 from pretrainkit.images.pillow import thumbnail
-from pretrainkit.recipes.capabilities import Evaluator
+from pretrainkit.recipes.capabilities import Evaluator, StoredRecord
 from pretrainkit.recipes.image_tokenizer.codec import as_pictures, values_of
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
@@ -26,7 +26,10 @@ from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjectiv
 from pretrainkit.recipes.image_tokenizer.source import ImageSource, open_source
 from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
+from pretrainkit.training.watch import Sample
 
+_SHOWN = 128
+"""Height of a picture of a training image, in pixels."""
 _MEAN_OF, _MEAN_BATCH = 512, 16
 """Number of training images in the mean image, and how many of them are read at once."""
 
@@ -118,3 +121,20 @@ def sample(config: ImageTokenizerRun, model: nn.Module, source: BatchSource, num
         {"input": [{"image": thumbnail(original)}], "reconstruction": [{"image": thumbnail(decoded)}]}
         for original, decoded in zip(pictures[: len(index)], pictures[len(index) :], strict=True)
     ]
+
+
+def show_examples(config: ImageTokenizerRun, source: ImageSource, records: Records) -> list[Sample]:
+    """Return pictures of the images, cropped and resized."""
+    values = prepared(torch.from_numpy(source.build(records)["image"]), config.model)
+    size = " x ".join(map(str, values.shape[1:]))
+    pictures = as_pictures(values, config.model.domain)
+    return [{"image": [{"image": thumbnail(picture, _SHOWN, format="PNG"), "text": size}]} for picture in pictures]
+
+
+def stored_records(source: ImageSource, records: Records) -> list[StoredRecord]:
+    """Return the files of the images."""
+    stored = []
+    for number, index in zip(records.source.tolist(), records.index.tolist(), strict=True):
+        samples, folder = source.sets[number], source.folders[number]
+        stored.append(StoredRecord(samples.name(folder, index), "", samples.read(folder, index)))
+    return stored

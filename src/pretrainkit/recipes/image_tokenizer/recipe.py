@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pretrainkit.recipes.capabilities import Evaluates, Evaluator, KeepsTokenizer, PlansWithoutData, TokenizesImages
+from pretrainkit.recipes.capabilities import (
+    Evaluates,
+    Evaluator,
+    KeepsTokenizer,
+    PlansWithoutData,
+    ShowsExamples,
+    StoredRecord,
+    TokenizesImages,
+)
 from pretrainkit.recipes.exchange import ImportedConfig, ImportedModel, ReadsConfigs, ReadsFiles, WritesFiles
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
@@ -16,12 +24,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
     from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.watch import Sample
     from pretrainkit.workers.processes import Progress
 
 
@@ -34,6 +43,7 @@ class ImageTokenizer(
     ReadsFiles[ImageTokenizerRun],
     TokenizesImages[ImageTokenizerRun],
     WritesFiles[ImageTokenizerRun],
+    ShowsExamples[ImageTokenizerRun],
 ):
     """The recipe of image tokenizers."""
 
@@ -75,6 +85,16 @@ class ImageTokenizer(
 
     def has_own_vocabulary(self, config: ImageTokenizerRun) -> bool:
         return True
+
+    def show_examples(self, config: ImageTokenizerRun, source: Any, records: Records) -> list[Sample]:
+        from pretrainkit.recipes.image_tokenizer.evaluate import show_examples
+
+        return show_examples(config, source, records)
+
+    def stored_records(self, config: ImageTokenizerRun, source: Any, records: Records) -> list[StoredRecord]:
+        from pretrainkit.recipes.image_tokenizer.evaluate import stored_records
+
+        return stored_records(source, records)
 
     def build_model(self, config: ImageTokenizerRun) -> nn.Module:
         from pretrainkit.recipes.image_tokenizer.model import build

@@ -13,7 +13,9 @@ from pretrainkit.recipes.capabilities import (
     FitsWeights,
     KeepsTokenizer,
     PlansWithoutData,
+    ShowsExamples,
     StartsProjects,
+    StoredRecord,
 )
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
@@ -32,12 +34,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.recipes.pixel.objective import PixelObjective
     from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
+    from pretrainkit.training.watch import Sample
 
 
 class Pixel(
@@ -52,6 +55,7 @@ class Pixel(
     WritesHuggingFace[PixelRun],
     ComparesWithHuggingFace[PixelRun],
     CorruptsWords[PixelRun],
+    ShowsExamples[PixelRun],
 ):
     """The recipe of masked autoencoders of rendered text."""
 
@@ -114,6 +118,16 @@ class Pixel(
 
     def has_own_vocabulary(self, config: PixelRun) -> bool:
         return True
+
+    def show_examples(self, config: PixelRun, source: Any, records: Records) -> list[Sample]:
+        from pretrainkit.recipes.pixel.sample import show_examples
+
+        return show_examples(config, source, records)
+
+    def stored_records(self, config: PixelRun, source: Any, records: Records) -> list[StoredRecord]:
+        from pretrainkit.recipes.pixel.sample import stored_records
+
+        return stored_records(source, records)
 
     def build_model(self, config: PixelRun) -> nn.Module:
         from pretrainkit.recipes.pixel.model import build

@@ -82,6 +82,10 @@ class ParquetTable:
         """Average number of rows per row group."""
         return len(self) / max(1, len(self._places[2]))
 
+    def has(self, name: str) -> bool:
+        """Return True if the files have this column."""
+        return name in self._file(0).schema_arrow.names
+
     def column(self, name: str) -> NDArray[Any]:
         """Return all values of a column of numbers, (N,)."""
         files = map(self._file, range(len(self.paths)))
@@ -143,6 +147,13 @@ class Rows(ABC):
             f"{self.name} has pictures, and data.augment cannot change their font\n"
             "  name plain text or rows of pretrainkit render --text-only, or leave out data.augment.fonts and .sizes"
         )
+
+    def stored(self, index: int) -> tuple[str, bytes]:
+        """Return the text of a row, "" if only its picture is stored, and bytes that are the same for copies of it."""
+        row = self.kept_N[[index]]
+        if self.table.has("text") and (text := self.table.values("text", row)[0]):
+            return text, text.encode()
+        return "", self.table.values(PIXELS, row)[0]["bytes"]
 
     @abstractmethod
     def strips(self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None) -> list[NDArray[np.uint8]]:

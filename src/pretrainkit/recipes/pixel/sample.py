@@ -3,7 +3,7 @@
 Dimensions: B texts, N patches of a row, P pixels per side of a patch, K hidden patches, S = P * P.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,9 +14,11 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.weights import on_cpu
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.images.pillow import thumbnail
+from pretrainkit.recipes.capabilities import StoredRecord
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
 from pretrainkit.recipes.pixel.source import PixelSource
+from pretrainkit.training.watch import Sample
 
 _PATCHES_PER_LINE = 24
 """Patches per line of a picture, so that three pictures fit side by side on a page without much scaling."""
@@ -54,6 +56,33 @@ def sample(config: PixelRun, model: nn.Module, source: BatchSource, num: int) ->
         pictures["reconstructed"][is_hidden] = predicted[row]
         samples.append({name: [{"image": _picture(patches)}] for name, patches in pictures.items()})
     return samples
+
+
+def show_examples(config: PixelRun, source: PixelSource, records: Records) -> list[Sample]:
+    """Return pictures of each row, `original` and `masked`, with the text of the row if it is stored."""
+    drawn, examples = source.examples(records), list[Sample]()
+    stored = stored_records(source, records)
+    for row, length in enumerate((drawn.num_text_patches_B + 1).tolist()):
+        original = as_patches(drawn.pixels[row], config.model.patch_size)[:length]
+        masked, is_hidden = original.copy(), drawn.is_masked_BN[row, :length]
+        masked[is_hidden] = _HIDDEN
+        text: Sample = {"text": stored[row].text} if stored[row].text else {}
+        pictures = {
+            name: [{"image": _picture(patches, "PNG"), "text": ""}]
+            for name, patches in (("original", original), ("masked", masked))
+        }
+        examples.append({**text, **pictures, "hidden": f"{is_hidden.sum()} of {length} patches"})
+    return examples
+
+
+def stored_records(source: PixelSource, records: Records) -> list[StoredRecord]:
+    """Return the texts of rows, or their pictures."""
+    stored = []
+    for component, index in zip(records.source.tolist(), records.index.tolist(), strict=True):
+        rows = source.components[component]
+        text, content = rows.stored(index)
+        stored.append(StoredRecord(f"{rows.name} {index}", text, content))
+    return stored
 
 
 @torch.no_grad()
@@ -101,7 +130,7 @@ def in_lines(patches_NPPC: NDArray[np.uint8], per_line: int, *, gap: int, paper:
     return page
 
 
-def _picture(patches_NPPC: NDArray[np.uint8]) -> str:
+def _picture(patches_NPPC: NDArray[np.uint8], format: Literal["JPEG", "PNG"] = "JPEG") -> str:
     """Return a picture of the text in lines, as a data URI."""
     page = in_lines(patches_NPPC, _PATCHES_PER_LINE, gap=_GAP, paper=_FRAME)
-    return thumbnail(page.transpose(2, 0, 1), height=max(page.shape[0], page.shape[1] // 3 + 1))
+    return thumbnail(page.transpose(2, 0, 1), height=max(page.shape[0], page.shape[1] // 3 + 1), format=format)

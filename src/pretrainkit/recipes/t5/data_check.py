@@ -3,24 +3,29 @@ guessing target tokens by their frequency, the plateau that a model must leave."
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.data.source import Records
+from pretrainkit.data.source import Records, unreadable
 from pretrainkit.errors import PretrainKitError
-from pretrainkit.recipes.capabilities import DataCheck
+from pretrainkit.recipes.capabilities import StoredRecord
+from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import describe
 from pretrainkit.recipes.t5.features import num_packed_rows
-from pretrainkit.recipes.t5.source import DenoisingSource, open_source
+from pretrainkit.recipes.t5.source import DenoisingSource, bind, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.rates import Share, spread
-from pretrainkit.tokenizers.load import load_tokenizer
+from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.tokenizers.shards import broken_shards
+from pretrainkit.training.watch import Sample
+from pretrainkit.workers.processes import Progress
 
-_KEY = stream_key(0, "t5", "data check")
 _GOOD_FILL = 0.7
 """Rows that are less full than this benefit from packing."""
 _MOST_SHOWN = 300
@@ -36,15 +41,10 @@ _BASELINE_KEY = stream_key(0, "t5", "baseline")
 
 
 def check_data(
-    config: T5Run,
-    source: DenoisingSource | TaskBatches,
-    rows: Sequence[Share],
-    records: Callable[[int], Records],
-    num: int,
-) -> DataCheck:
-    """Return statistics, notes and the first `num` examples of each component of the training data.
-
-    `rows` is the mixture from the summary of the source; `records` returns the records of a step's batch."""
+    config: T5Run, source: DenoisingSource | TaskBatches, rows: Sequence[Share], records: Callable[[int], Records]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return statistics and notes. `rows` is the mixture from the summary of the source; `records` returns the records
+    of a step's batch."""
     warn_of_lacking(config, "valid")
     vocab_size, data = int(config.model.vocab_size or 0), config.data
     figures: dict[str, Any] = {"model vocabulary": vocab_size}
@@ -67,9 +67,60 @@ def check_data(
     if isinstance(source, TaskBatches):
         notes += _cut(source)
         notes += _uncached(source)
-    examples = _task_examples(source, num) if isinstance(source, TaskBatches) else _segment_examples(source, num)
-    first_row = "\n".join(f"  {name}: {_ids(array.astype(np.int64))}" for name, array in batch[0].items())
-    return DataCheck(figures, notes, [*examples, {"first row": first_row}])
+    return figures, notes
+
+
+def check_files(config: T5Run, progress: Progress) -> list[str]:
+    """Return a message for each damaged folder of token shards, or for each example of a task that cannot be read."""
+    if config.data.task is None:
+        return broken_shards(source.path for source in (*config.data.train, *config.data.valid))
+    config = bind(config)
+    splits: tuple[Split, ...] = ("train", "valid") if config.has_held_out_data else ("train",)
+    sources = {split: open_source(config, split) for split in splits}
+    return [
+        problem
+        for split, source in sources.items()
+        for problem in unreadable(source, f"reading data.{split}", progress)
+    ]
+
+
+def show_examples(source: DenoisingSource | TaskBatches, records: Records) -> list[Sample]:
+    """Return examples as text, inputs, targets and ids, and the first row of their batch with the first of them."""
+    examples = _task_examples(source, records) if isinstance(source, TaskBatches) else _segments(source, records)
+    first, *others = examples
+    row = "\n".join(f"  {name}: {_ids(array.astype(np.int64))}" for name, array in _rows(source, records)[0][0].items())
+    return [{**first, "first row": row}, *others]
+
+
+def stored_records(source: DenoisingSource | TaskBatches, records: Records) -> list[StoredRecord]:
+    """Return segments of text, or the inputs and targets of tasks in the first epoch."""
+    stored = []
+    for name, index, component in _places(source, records):
+        if isinstance(source, TaskBatches):
+            task = source.tasks[component]
+            example = task.example(index)
+            parts = [np.asarray(example.get(feature, ())).reshape(-1) for feature in ("inputs", "targets")]
+            text = "\n".join(task.features["targets"].vocabulary.decode(part.tolist()) for part in parts if len(part))
+            content = b"".join(part.astype("<i4").tobytes() + b"\n" for part in parts)
+        else:
+            part_of = source.components[component]
+            ids = part_of.index.read(part_of.shards, np.array([index])).values
+            tokenizer, content = _tokenizer_of(part_of.shards.tokenizer_folder), ids.astype("<i4").tobytes()
+            text = "" if tokenizer is None else tokenizer.decode(token for token in ids if token < tokenizer.vocab_size)
+        stored.append(StoredRecord(name, text, content))
+    return stored
+
+
+def _places(source: DenoisingSource | TaskBatches, records: Records) -> Iterator[tuple[str, int, int]]:
+    """Yield the name, the index and the component of each record."""
+    for component, index in zip(records.source.tolist(), records.index.tolist(), strict=True):
+        split = f" {source.tasks[component].split}" if isinstance(source, TaskBatches) else ""
+        yield f"{source.names[component]}{split} {index}", index, component
+
+
+@lru_cache(maxsize=8)
+def _tokenizer_of(folder: Path) -> Tokenizer | None:
+    return load_tokenizer(folder) if folder.is_dir() else None
 
 
 def _of_tasks(source: TaskBatches) -> dict[str, Any]:
@@ -111,40 +162,35 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
     return [{name: array[row] for name, array in whole.items()} for row in range(len(tokens))], filled / slots
 
 
-def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:
+def _segments(source: DenoisingSource, records: Records) -> Iterator[dict[str, Any]]:
     from pretrainkit.recipes.t5.evaluation import readable
 
-    folders = {component.shards.tokenizer_folder for component in source.components}
-    tokenizers = {folder: load_tokenizer(folder) for folder in folders if folder.is_dir()}
-    for number, (name, component) in enumerate(zip(source.names, source.components, strict=True)):
-        tokenizer, ids = tokenizers.get(component.shards.tokenizer_folder), component.denoiser.ids
-        for index in spread(source.sizes[number], num):
-            zero, at = np.zeros(1, np.int64), np.array([index])
-            text = component.index.read(component.shards, at)
-            inputs, targets = source.examples(Records(zero + number, zero, at, fold(_KEY, at)))
-            shown = {"example": f"{name} {index}", "tokens": _ids(text.values)}
-            sequences = {"text": text, **({} if inputs is None else {"inputs": inputs}), "targets": targets}
-            for what, sequence in sequences.items():
-                values = sequence.values.tolist()
-                written = _ids(sequence.values) if tokenizer is None else readable(values, tokenizer, ids)
-                shown[what] = f"[{len(values)}] {_short(written)}"
-            yield shown
+    for row, (_, index, number) in enumerate(_places(source, records)):
+        component = source.components[number]
+        tokenizer, ids = _tokenizer_of(component.shards.tokenizer_folder), component.denoiser.ids
+        text = component.index.read(component.shards, np.array([index]))
+        inputs, targets = source.examples(records.take(slice(row, row + 1)))
+        shown = {"tokens": _ids(text.values)}
+        sequences = {"text": text, **({} if inputs is None else {"inputs": inputs}), "targets": targets}
+        for what, sequence in sequences.items():
+            values = sequence.values.tolist()
+            written = _ids(sequence.values) if tokenizer is None else readable(values, tokenizer, ids)
+            shown[what] = f"[{len(values)}] {_short(written)}"
+        yield shown
 
 
-def _task_examples(source: TaskBatches, num: int) -> Iterator[dict[str, str]]:
-    for task in source.tasks:
-        for index in spread(len(task), num):
-            example = task.example(index)
-            shown = {"example": f"{task.name} {task.split} {index}"}
-            for name, value in example.items():
-                feature = task.features.get(name)
-                if feature is None:
-                    shown[name] = _short(str(value))
-                else:
-                    ids = np.asarray(value).reshape(-1)
-                    shown[f"{name} ids"] = f"[{len(ids)}] {_ids(ids)}"
-                    shown[name] = _short(repr(feature.vocabulary.decode(ids.tolist())))
-            yield shown
+def _task_examples(source: TaskBatches, records: Records) -> Iterator[dict[str, Any]]:
+    for (_, index, component), epoch in zip(_places(source, records), records.epoch.tolist(), strict=True):
+        task, shown = source.tasks[component], dict[str, Any]()
+        for name, value in task.example(index, epoch).items():
+            feature = task.features.get(name)
+            if feature is None:
+                shown[name] = _short(str(value))
+            else:
+                ids = np.asarray(value).reshape(-1)
+                shown[f"{name} ids"] = f"[{len(ids)}] {_ids(ids)}"
+                shown[name] = _short(repr(feature.vocabulary.decode(ids.tolist())))
+        yield shown
 
 
 def _uncached(source: TaskBatches) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.recipes.capabilities import (
     ChecksData,
-    DataCheck,
+    ChecksFiles,
     EncodesText,
     Evaluates,
     Evaluation,
@@ -18,7 +18,9 @@ from pretrainkit.recipes.capabilities import (
     KeepsTokenizer,
     PlansWithoutData,
     Scores,
+    ShowsExamples,
     StartsProjects,
+    StoredRecord,
 )
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.watch import Sample
+    from pretrainkit.workers.processes import Progress
 
 
 class T5(
@@ -72,6 +76,8 @@ class T5(
     ReadsFiles[T5Run],
     WritesFiles[T5Run],
     ReadsConfigs[T5Run],
+    ChecksFiles[T5Run],
+    ShowsExamples[T5Run],
 ):
     """Recipe of text-to-text models."""
 
@@ -82,6 +88,12 @@ class T5(
 
     presets: ClassVar[Mapping[str, Callable[[], T5Run]]] = PRESETS
     samples_on_cpu = True
+
+    def check_files(self, config: T5Run, progress: Progress) -> list[str]:
+        """Compare the checksums of the token shards, or read every example of tasks."""
+        from pretrainkit.recipes.t5.data_check import check_files
+
+        return check_files(config, progress)
 
     def bind(self, config: T5Run) -> T5Run:
         from pretrainkit.recipes.t5.source import bind
@@ -111,11 +123,11 @@ class T5(
         return open_source(config, split)
 
     def check_data(
-        self, config: T5Run, source: Any, summary: Mapping[str, Any], records: Callable[[int], Records], num: int
-    ) -> DataCheck:
+        self, config: T5Run, source: Any, summary: Mapping[str, Any], records: Callable[[int], Records]
+    ) -> tuple[dict[str, Any], list[str]]:
         from pretrainkit.recipes.t5.data_check import check_data
 
-        return check_data(config, source, summary["mixture"], records, num)
+        return check_data(config, source, summary["mixture"], records)
 
     def build_order(self, config: T5Run, source: Any) -> Order:
         """Return the order over the components of the source: each folder of shards with each denoiser."""
@@ -160,6 +172,16 @@ class T5(
         if data.task is None or data.tokenizer == "bytes" or not leaves_vocabulary_open(config):
             return config
         return config.changed(data={"tokenizer": str(tokenizer)})
+
+    def show_examples(self, config: T5Run, source: Any, records: Records) -> list[Sample]:
+        from pretrainkit.recipes.t5.data_check import show_examples
+
+        return show_examples(source, records)
+
+    def stored_records(self, config: T5Run, source: Any, records: Records) -> list[StoredRecord]:
+        from pretrainkit.recipes.t5.data_check import stored_records
+
+        return stored_records(source, records)
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build
