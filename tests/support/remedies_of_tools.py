@@ -236,7 +236,7 @@ CASES = [
         {"FOLDER": "rooms/train", "RUN": "{out}", "+": f"{TOKENIZER} {QUICK}"},
     ),
     Case("train bert/tiny --outt {out}", "pretrainkit train --help"),
-    Case("data check bert/tiny data.train=tokens/train --deep", "leave out --deep"),
+    Case("data check captioned --page {out}.html", "leave out --page"),
     Case(f"{TRAIN} {SHARDS} schedule.name=factors", r"schedule.factors=\S+\]"),
     Case(
         "config check bert/tiny schedule.name=wsd schedule.num_decay_steps=0 num_steps=null data.num_epochs=1",

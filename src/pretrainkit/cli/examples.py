@@ -32,7 +32,7 @@ EXAMPLES = {
     "render": "pretrainkit render data/corpus --renderer renderer --heldout 0.01 --out data/rows",
     "renderer make": "pretrainkit renderer make fonts/NotoSans-Regular.ttf font_size=10 --out renderer",
     "renderer preview": "pretrainkit renderer preview renderer --text 'Penguins cannot fly.' --out preview.png",
-    "data check": "pretrainkit data check bert/mini data.train=data/tokens/train data.valid=data/tokens/valid",
+    "data check": "pretrainkit data check bert/mini data.train=data/tokens/train --page data.html",
     "data pack": "pretrainkit data pack data/flickr8k --out data/packed",
     "data push": "pretrainkit data push data/tokens me/tokens --license cc-by-4.0 --dry-run",
     "data captions": "pretrainkit data captions data/flickr8k --out captions.jsonl",

@@ -16,6 +16,7 @@ CONFIG, RUN, README = "config.yaml", "run.sh", "README.md"
 TRAINED = "runs/first"
 EXPORTED = "exported"
 METRICS = "metrics.csv"
+DATA_PAGE = "data.html"
 REPORT = f"{TRAINED}/report.html"
 VERBOSITY = "PRETRAINKIT_VERBOSITY"
 """Environment variable that the command line sets to quiet for -q."""
@@ -27,7 +28,7 @@ def all_stages(proposal: Proposal, hours: float) -> tuple[Stage, ...]:
     export = ("export", TRAINED, "--format", proposal.export_format, "--out", EXPORTED)
     return (
         *proposal.stages,
-        Stage("Look at the data as the model sees it", ("data", "check", CONFIG)),
+        Stage("Look at the data as the model sees it", ("data", "check", CONFIG, "--page", DATA_PAGE)),
         Stage("Train", ("train", CONFIG, "--hours", f"{hours:g}", "--resume", "--out", TRAINED)),
         Stage("Evaluate on the held-out data", ("evaluate", TRAINED, "--csv", METRICS), unless=METRICS),
         Stage("Export", export, unless=EXPORTED),

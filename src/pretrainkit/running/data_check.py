@@ -193,15 +193,16 @@ def _compare(
         num_trained += 1
         if record.content:
             copies |= dict.fromkeys(names.pop(_hash(record), ()), record.name)
-    compared = f"compared {num_held_out:,} of {sum(held_out.sizes):,} with {num_trained:,} of {sum(source.sizes):,}"
+    of_all = f" (of {num_all:,})" if num_held_out < (num_all := sum(held_out.sizes)) else ""
     examples = [f"{name} is {trained}" for name, trained in list(copies.items())[:_MAX_NAMED]]
+    compared = f"compared with {num_trained:,} of {sum(source.sizes):,} training examples"
     figures["held-out copies"] = "\n".join(
-        [f"{len(copies):,} held-out examples are also in the training data ({compared})", *examples]
+        [f"{len(copies):,} of {num_held_out:,} held-out examples{of_all}, {compared}", *examples]
     )
     if copies:
         notes.append(
-            f"{len(copies):,} held-out examples are also in the training data, so the metrics on them are too good: "
-            "remove them from one of the two"
+            f"{len(copies) / num_held_out:.1%} of the held-out examples are also in the training data, so the metrics "
+            "on them are too good: remove them from one of the two, unless they are only common phrases"
         )
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.data.order import Order
-from pretrainkit.errors import DataError, InputError
+from pretrainkit.errors import DataError
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.recipe import FourM
 from pretrainkit.recipes.fourm.source import open_source
@@ -242,6 +242,6 @@ def test_a_few_infinite_depths_are_as_far_as_can_be(tmp_path):
     source.build(Order(source.sizes, seed=0).records(np.arange(1)))
 
 
-def test_recipes_without_files_of_their_own_say_so():
-    with pytest.raises(InputError, match="leave out --deep"):
-        pretrainkit.check_data(pretrainkit.load_config("t5/tiny", ["data.train=/nowhere"]), deep=True)
+def test_an_absent_folder_is_a_problem_like_any_other():
+    (problem,) = pretrainkit.check_data(pretrainkit.load_config("t5/tiny", ["data.train=/nowhere"]), deep=True).problems
+    assert problem.startswith("there is no folder /nowhere")

@@ -29,8 +29,8 @@ def check_files(config: ClipRun, progress: Progress) -> list[str]:
         for source in sources:
             for reason, bad in scan(open_pairs(source, split), progress=progress)["bad"].items():
                 problems += bad["examples"]
-                if num_left := bad["count"] - len(bad["examples"]):
-                    problems.append(f"{source.path}: {num_left:,} more rows of data.{split} with: {reason}")
+                if num_left := bad.get("images", bad["count"]) - len(bad["examples"]):
+                    problems.append(f"{source.path}: {num_left:,} more in data.{split} with the problem: {reason}")
     return problems
 
 

@@ -1,0 +1,205 @@
+"""`data check` of a config of every recipe: examples are those of training, copies are counted, and broken data are
+named."""
+
+import base64
+import io
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import pretrainkit
+from pretrainkit.recipes.pixel import sample as pixel_sample
+from pretrainkit.report.data_page import render_data
+from support.glue_toys import BAD, GOOD
+from support.page_data import FOURM, PIXEL, TOKENIZER, part, put_pairs, texts
+from support.pair_sets import make_tokenizer
+from support.tokenizer_data import write_images
+
+PIL = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'pretrainkit[vision]'")
+
+
+def checked(preset, *settings, num=2, deep=False):
+    return pretrainkit.check_data(pretrainkit.load_config(preset, list(settings)), num=num, deep=deep)
+
+
+def pixels(value):
+    """Of the only picture of a cell, which must be a PNG."""
+    (item,) = value
+    kind, _, content = item["image"].partition(",")
+    assert kind == "data:image/png;base64"
+    return np.asarray(PIL.open(io.BytesIO(base64.b64decode(content))))
+
+
+def rendered(found):
+    """The page of a check, which says what was found."""
+    page = render_data(vars(found), "mine.yaml", "recipe")
+    assert len(page) < 2_000_000
+    assert "src=" not in page.replace('src="data:image/png', "")
+    assert "left out a picture" not in page
+    return page
+
+
+@pytest.fixture
+def tokens():
+    return [f"data.train={part('tokens')}/train", f"data.valid={part('tokens')}/valid", "num_steps=2"]
+
+
+def test_masked_words_are_shown_with_their_targets(tokens):
+    found = checked("bert/mini", *tokens, "data.max_seq_length=32", num=12)
+    assert len(found.examples) == 12
+    for example in found.examples:
+        targets = example["targets"].split(" · ")
+        assert example["masked"].count("<mask>") == sum(" (" not in target for target in targets)
+        assert example["example"].startswith(f"{part('tokens')}/train ")
+    assert "<mark>&lt;mask&gt;</mark>" in rendered(found)
+    assert sum(found.lengths["counts"]) == 4096 // 32 * 32
+    assert sum(found.languages["counts"].values()) <= 500
+    assert re.match(
+        r"\d+ of \d+ held-out examples, compared with 1,\d+ of 1,\d+ training", found.figures["held-out copies"]
+    )
+
+
+def test_without_a_copy_of_the_tokenizer_ids_are_shown(tokens, tmp_path):
+    shutil.copytree(part("tokens") / "train", tmp_path / "train")
+    shutil.rmtree(tmp_path / "train" / "tokenizer")
+    found = checked("bert/mini", f"data.train={tmp_path / 'train'}", "num_steps=2", num=1)
+    assert re.fullmatch(r"\d+( \d+)*", found.examples[0]["input ids"])
+    assert found.languages == {}
+
+
+def test_spans_and_their_sentinels_are_shown():
+    found = checked("t5/tiny", f"data.train={part('t5_tokens')}/train", "num_steps=2")
+    example = found.examples[0]
+    assert re.findall(r"<extra_id_\d+>", example["inputs"]) == re.findall(r"<extra_id_\d+>", example["targets"])
+    assert "<mark>&lt;extra_id_0&gt;</mark>" in rendered(found)
+
+
+def test_rows_of_rendered_text_are_shown_with_grey_masks(tmp_path, monkeypatch):
+    pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "cache"))
+    for name, num in (("train", 40), ("valid", 10)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts(num)), "utf-8")
+    data = (f"data.train={tmp_path}/train.txt", f"data.valid={tmp_path}/valid.txt", f"data.renderer={part('renderer')}")
+    found = checked("pixel/tiny", *data, *PIXEL.split(), "num_steps=2")
+    num, of, num_held_out = found.figures["held-out copies"].split()[:3]
+    assert (of, num) == ("of", num_held_out)
+    assert found.languages["counts"]
+    for example in found.examples:
+        assert example["text"].split()[0] in (tmp_path / "train.txt").read_text("utf-8")
+        original, masked = pixels(example["original"]), pixels(example["masked"])
+        is_hidden = (original != masked).any(-1)
+        assert (masked[is_hidden] == pixel_sample._HIDDEN).all()
+        num_hidden = int(example["hidden"].split()[0])
+        assert is_hidden.sum() == num_hidden * 16**2 > 0
+    rendered(found)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    put_pairs(tmp_path / "pairs")
+    tokenizer = make_tokenizer(tmp_path / "tokenizer")
+    return [f"data.train={tmp_path}/pairs", f"data.valid={tmp_path}/pairs", f"data.tokenizer={tokenizer}"]
+
+
+@pytest.mark.parametrize("erasing", [False, True])
+def test_augmented_images_are_shown_with_the_tokens_of_their_captions(pairs, erasing):
+    crops = "{op: random_resize_crop, size: 64}" + ", {op: random_erasing}" * erasing
+    normalize = ["data.normalize=[[0.5,0.5,0.5],[0.3,0.3,0.3]]"] * erasing
+    found = checked(
+        "clip/tiny", *pairs, "num_steps=2", "data.batch_size=8", f"data.train_transforms=[{crops}]", *normalize
+    )
+    for example in found.examples:
+        assert pixels(example["image"]).shape == (64, 64, 3)
+        count, first, *_, last = example["caption"].split()
+        assert (int(count[1:-1]), first, last) == (len(example["caption"].split()) - 1, "[CLS]", "[SEP]")
+    rendered(found)
+
+
+def test_inputs_and_targets_of_modalities_are_shown_apart():
+    rooms = part("rooms")
+    data = (f"data.train={rooms}/train", f"data.valid={rooms}/valid", f"data.tokenizer={part('words')}")
+    found = checked("fourm/tiny", *data, *FOURM.split(), "num_steps=2", num=6)
+    sides = {name.rpartition(" ")[2] for example in found.examples for name in example if name != "example"}
+    assert sides == {"input", "target"}
+    both = [example for example in found.examples if {"depth@64 input", "depth@64 target"} <= example.keys()]
+    assert both
+    for example in both:
+        shown = [(pixels(example[f"depth@64 {side}"]) != (150, 175, 205)).any(-1) for side in ("input", "target")]
+        assert not (shown[0] & shown[1]).any()
+    assert any("[S_1]" in example.get("caption input", "") for example in found.examples)
+    rendered(found)
+
+
+def test_images_are_shown_as_they_are_read(tmp_path):
+    data = [f"data.train={write_images(tmp_path / 'train', 8, 0)}", "model.image_size=16", *TOKENIZER.split()]
+    config = pretrainkit.load_config("image_tokenizer/tiny", [*data, "num_steps=2"])
+    found = pretrainkit.check_data(config)
+    batch = next(pretrainkit.batches(config))
+    for image, example in zip(batch["image"], found.examples, strict=False):
+        np.testing.assert_array_equal(pixels(example["image"]).transpose(2, 0, 1), image)
+    assert len(found.examples) == 2
+    assert found.lengths == {}
+    rendered(found)
+
+
+def test_labelled_texts_are_shown_with_tokens_and_label():
+    folders = json.dumps({"glue": str(part("glue"))})
+    settings = (f"data.task_folders={folders}", f"init_from={part('bert')}", "data.max_seq_length=32", "num_steps=2")
+    found = checked("glue/sst2", *settings)
+    for example in found.examples:
+        words = {*example["texts"].split()}
+        assert example["label"] == str(int(bool(words & {*GOOD})))
+        assert bool(words & {*BAD}) != bool(words & {*GOOD})
+        assert re.match(r"\[\d+\] \S+ ", example["tokens"])
+    rendered(found)
+
+
+def test_copies_of_held_out_images_are_counted_and_named(tmp_path):
+    train, valid = (write_images(tmp_path / name, num, num) for name, num in (("train", 8), ("valid", 5)))
+    shutil.copy(train / "rgb" / "0000" / "00003.png", valid / "rgb" / "0000" / "00001.png")
+    data = [f"data.train={train}", f"data.valid={valid}", "model.image_size=16", *TOKENIZER.split(), "num_steps=2"]
+    found = checked("image_tokenizer/tiny", *data)
+    first, example = found.figures["held-out copies"].split("\n")
+    assert first == "1 of 5 held-out examples, compared with 8 of 8 training examples"
+    assert example == f"{valid}/rgb/0000/00001.png is {train}/rgb/0000/00003.png"
+    assert any("remove them" in note for note in found.notes)
+    assert first in rendered(found)
+
+
+def test_a_deep_check_names_every_record_that_cannot_be_read(tmp_path):
+    train = write_images(tmp_path / "train", 8, 0)
+    for number in (2, 5):
+        (train / "rgb" / "0000" / f"{number:05d}.png").write_bytes(b"no image")
+    found = checked("image_tokenizer/tiny", f"data.train={train}", *TOKENIZER.split(), "num_steps=2", deep=True)
+    assert [re.search(r"0000\d", problem)[0] for problem in found.problems] == ["00002", "00005"]
+    assert "2 problems" in rendered(found)
+
+
+def test_a_deep_check_compares_the_checksums_of_token_shards(tokens, tmp_path):
+    shutil.copytree(part("tokens") / "train", tmp_path / "train")
+    (shard, *_) = (tmp_path / "train").glob("tokens-*.bin")
+    content = bytearray(shard.read_bytes())
+    content[10] ^= 1
+    shard.write_bytes(content)
+    for preset in ("bert/mini", "t5/tiny"):
+        found = checked(preset, f"data.train={tmp_path / 'train'}", "num_steps=2", deep=True)
+        assert [shard.name in problem for problem in found.problems] == [True]
+        assert checked(preset, tokens[0], "num_steps=2", deep=True).problems == []
+
+
+def test_a_deep_check_names_bad_pairs(pairs, tmp_path):
+    for number in range(7):
+        (tmp_path / "pairs" / "train" / f"{number:04d}.png").write_bytes(b"no image")
+    found = checked("clip/tiny", *pairs, "num_steps=2", deep=True)
+    assert [problem.count("broken image") for problem in found.problems] == [1] * 6
+    assert found.problems[5].endswith("2 more in data.train with the problem: broken image")
+
+
+def test_large_examples_are_left_out_of_the_page(tmp_path):
+    train = write_images(tmp_path / "train", 8, 0)
+    found = checked("image_tokenizer/tiny", f"data.train={train}", *TOKENIZER.split(), "num_steps=2")
+    found.examples.extend([{"text": "x" * 100_000}] * 40)
+    assert "more examples are left out, because they are large" in rendered(found)
