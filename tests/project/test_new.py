@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,12 @@ def test_text_becomes_a_report(tmp_path):
     held_out = json.loads((project.folder / "data/corpus/valid/manifest.json").read_bytes())
     share = next(one for one in project.record["decisions"] if one["name"] == "held-out share")
     assert share["reason"].startswith(f"holds out {held_out['num_documents']} of 12 documents")
+    readme = (project.folder / "README.md").read_text(encoding="utf-8")
+    with within(project.folder):
+        for line in readme.partition("## Another run")[2].partition("```bash")[2].strip(" `\n").splitlines():
+            ended = run_here(shlex.split(line)[1:])
+            assert ended.code == 0, f"{line}\n{ended.err}"
+    assert (project.folder / "runs/comparison.html").stat().st_size > 10_000
 
 
 @pytest.mark.slow

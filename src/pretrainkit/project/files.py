@@ -21,6 +21,12 @@ REPORT = f"{TRAINED}/report.html"
 VERBOSITY = "PRETRAINKIT_VERBOSITY"
 """Environment variable that the command line sets to quiet for -q."""
 _WIDTH = 100
+COMPARISON = (
+    Stage("Train another run", ("train", f"{TRAINED}/config.yaml", "seed=1", "--out", "runs/second")),
+    Stage("List the runs", ("runs", "runs")),
+    Stage("Compare them", ("report", "runs")),
+)
+"""Commands that compare a finished project with another run."""
 
 
 def all_stages(proposal: Proposal, hours: float) -> tuple[Stage, ...]:
@@ -147,6 +153,11 @@ def _readme(recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequ
         _table(("name", "value", "reason"), ((f"`{d.name}`", shown(d.value), d.reason) for d in proposal.decisions)),
         "## Commands",
         f"```bash\n{commands}\n```",
+        "## Another run",
+        "To see what a setting changes, train again with it and compare the runs. The first command differs from the\n"
+        "first run in the seed only, which shows how far results vary by chance. Any setting can be changed so, such\n"
+        "as `optimizer.peak_lr=1e-3`.",
+        "```bash\n" + "\n".join(_command(stage) for stage in COMPARISON) + "\n```",
     ]
     return "\n\n".join(sections) + "\n"
 
