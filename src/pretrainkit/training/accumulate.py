@@ -9,7 +9,7 @@ Dimensions: b examples of this rank, B of all ranks, D embedding width.
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,15 @@ from pretrainkit.dist.devices import RandomState, ensure_on, from_host, seed_gen
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
-from pretrainkit.training.objective import AnyObjective, Batch, CoupledObjective, Embedded, LossSum, SeparableObjective
+from pretrainkit.training.objective import (
+    AnyObjective,
+    Batch,
+    BlockwiseObjective,
+    CoupledObjective,
+    Embedded,
+    LossSum,
+    SeparableObjective,
+)
 from pretrainkit.training.precision import Precision
 
 GradientSync = Callable[[bool], AbstractContextManager[object]]
@@ -145,11 +153,14 @@ def accumulate_coupled(
     after_forward = RandomState(precision.device)
     ends = list(itertools.accumulate(len(next(iter(part.vectors.values()))) for part in parts))
 
-    exchanged = objective.exchanged(world.world_size) if world.world_size > 1 else None
+    exchanged = None
+    if world.world_size > 1 and isinstance(objective, BlockwiseObjective):
+        exchanged = objective.exchanged(world.world_size)
     if exchanged is None:
         terms, slopes_bD, own = _differentiate(objective, names, model, parts, world)
     else:
-        terms, slopes_bD, own = _differentiate_by_blocks(objective, names, model, parts, world, exchanged)
+        blockwise = cast(BlockwiseObjective, objective)
+        terms, slopes_bD, own = _differentiate_by_blocks(blockwise, names, model, parts, world, exchanged)
     for index in backward_order:
         is_final = index == backward_order[-1]
         with gradient_sync(is_final):
@@ -205,7 +216,7 @@ def _differentiate(
 
 
 def _differentiate_by_blocks(
-    objective: CoupledObjective,
+    objective: BlockwiseObjective,
     names: Sequence[str],
     model: nn.Module,
     parts: Sequence[Embedded],

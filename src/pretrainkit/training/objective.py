@@ -137,22 +137,27 @@ class CoupledObjective(Objective):
             Every term in `scales`. Terms of scale 0 are for the log only and may have no gradient.
         """
 
+
+class BlockwiseObjective(CoupledObjective):
+    """A coupled loss that may be a sum over pairs of vectors. It then needs no rank that holds all vectors."""
+
+    @abstractmethod
     def exchanged(self, world_size: int) -> tuple[str, str] | None:
         """Return two names if the only term with a scale is a sum over pairs of vectors with these names. Vectors of
         the first stay on their rank; blocks of the second are sent from rank to rank.
 
         Then `block_loss` and `block_terms` are used instead of `loss_from`, and no rank holds more than two blocks.
-        Default: None, which gathers all vectors on every rank.
+        None gathers all vectors on every rank.
         """
-        return None
 
+    @abstractmethod
     def block_loss(
         self, model: nn.Module, rows_bD: Tensor, columns_bD: Tensor, first_row: int, first_column: int
     ) -> Tensor:
         """Return the sum of the loss over all pairs of a row and a column, a scalar with gradient. `first_row` and
         `first_column` are the indices in the batch of all ranks of the first row and the first column."""
-        raise NotImplementedError
 
+    @abstractmethod
     def block_terms(
         self, model: nn.Module, loss: Tensor, nearest_column_b: Tensor, nearest_row_b: Tensor, first_row: int
     ) -> dict[str, LossSum]:
@@ -164,7 +169,6 @@ class CoupledObjective(Objective):
             nearest_row_b: int64 index of the most similar row of each column of this rank.
             first_row: Index of the first row, and of the first column, of this rank.
         """
-        raise NotImplementedError
 
 
 AnyObjective = SeparableObjective | CoupledObjective

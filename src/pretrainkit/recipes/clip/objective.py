@@ -16,7 +16,7 @@ from pretrainkit.recipes.clip.flops import PairFlops
 from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.pairs import REASONS
-from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
+from pretrainkit.training.objective import Batch, BlockwiseObjective, Cost, Embedded, HostBatch, LossSum
 
 _INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features")
 """Fields of a batch that the model reads."""
@@ -24,7 +24,7 @@ _GROUPS = ("image_group", "caption_group")
 _BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
 
 
-class ClipObjective(CoupledObjective):
+class ClipObjective(BlockwiseObjective):
     """The loss is `contrastive_loss`; the other terms are for the log.
 
     `i2t_accuracy` and `t2i_accuracy` are the shares of images (texts) whose most similar text (image) in the batch is
