@@ -4,7 +4,7 @@ K separate batches of one microbatch.
     python benchmarks/accumulation.py [--num-microbatches 16] [--microbatch-size 32] [--rounds 7] [--quick]
 
 Both sides use the towers of clip/tiny, images of 64 x 64, captions of 25 tokens and float32. They run forward pass,
-loss and backward pass with `pretrainkit.training.accumulate`, without an optimiser. They alternate within each round.
+loss and backward pass with `pretrainkit.training.accumulate`, without an optimizer. They alternate within each round.
 The results are CPU times: the medians, and the median of the rounds' ratios. All microbatches except one are embedded
 twice. So if a backward pass costs two forward passes, the smallest possible ratio is 1 + (K - 1) / K / 3.
 

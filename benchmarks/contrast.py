@@ -1,4 +1,4 @@
-"""One contrastive training step of our towers against OpenCLIP, with the same pairs, optimiser and threads.
+"""One contrastive training step of our towers against OpenCLIP, with the same pairs, optimizer and threads.
 
     python benchmarks/contrast.py [--batch 256] [--rounds 9] [--threads 2] [--context 25,77] [--quick]
 

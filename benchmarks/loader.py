@@ -1,4 +1,4 @@
-"""Speed of the loader on pre-tokenised rows: examples per CPU-second, compared with alternatives.
+"""Speed of the loader on pre-tokenized rows: examples per CPU-second, compared with alternatives.
 
 A memory map of 400 000 rows of 128 uint16 tokens is read in shuffled order. All engines alternate in each round, so
 that a busy machine slows all of them equally. The result is the best round. The last column is the ratio to ours within

@@ -313,20 +313,20 @@ TARGETS = (
         form="{:.1f}",
     ),
     Target(
-        "tokenising to shards, one core: times SentencePiece (CPU)",
+        "tokenizing to shards, one core: times SentencePiece (CPU)",
         "tokenizing",
         lambda rows: cell(rows, "shards", _MB) / cell(rows, "SentencePiece, lists", _MB),
         least=1,
     ),
     Target(
-        "tokenising to shards, one core: times the tokenizers library (CPU)",
+        "tokenizing to shards, one core: times the tokenizers library (CPU)",
         "tokenizing",
         lambda rows: cell(rows, "shards", _MB) / cell(rows, "tokenizers library, Unigram", _MB),
         least=6,
         form="{:.1f}",
     ),
     Target(
-        "tokenising to shards, 2 workers: times SentencePiece on one core (wall)",
+        "tokenizing to shards, 2 workers: times SentencePiece on one core (wall)",
         "tokenizing",
         lambda rows: cell(rows, "shards, 2 workers", _WALL_MB) / cell(rows, "SentencePiece, lists", _WALL_MB),
         least=1.9,

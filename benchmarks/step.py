@@ -1,4 +1,4 @@
-"""One training step of our BERT against `transformers`, with the same batches, optimiser and threads.
+"""One training step of our BERT against `transformers`, with the same batches, optimizer and threads.
 
 The peer is `BertForPreTraining`, or `ModernBertForMaskedLM` for the modern shapes (dropout 0 in both).
 

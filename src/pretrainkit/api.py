@@ -128,7 +128,7 @@ def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress:
 
 
 def build_model(config: RunConfig, device: str = "cpu") -> nn.Module:
-    """Return the newly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
+    """Return the newly initialized model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
     import torch
 
     from pretrainkit.training.trainer import initial_seed

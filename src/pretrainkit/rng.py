@@ -1,10 +1,10 @@
 """Random numbers that depend only on (seed, stream, index), not on earlier draws.
 
 A *key* is a uint64. `stream_key` makes one from a seed and names; `example_keys` derives one per example; `uniform`
-and `bits` draw from it. All functions are pure and vectorised: the draw for an example does not depend on which batch,
+and `bits` draw from it. All functions are pure and vectorized: the draw for an example does not depend on which batch,
 worker or rank computes it, nor on how many draws were made before.
 
-The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"),
+The mixer is SplitMix64's finalizer (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"),
 used as a counter-based generator: draw j of key k is mix(k + (j + 1) * golden).
 """
 
@@ -33,7 +33,7 @@ def stream_key(seed: int, *names: str | int) -> int:
 
 
 def mix(values: Keys) -> Keys:
-    """Apply SplitMix64's finaliser, a bijection of uint64 in which each input bit flips about half of the output."""
+    """Apply SplitMix64's finalizer, a bijection of uint64 in which each input bit flips about half of the output."""
     z = np.array(values, np.uint64, copy=True)
     _mix_into(z, np.empty_like(z))
     return z

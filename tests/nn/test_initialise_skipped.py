@@ -1,4 +1,4 @@
-"""Layers built without torch's own initialisation."""
+"""Layers built without torch's own initialization."""
 
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
 """Count words exactly, in bounded memory (see `word_tables`), with the same result for any number of workers.
 
-A word is a maximal run of bytes other than space, TAB, LF and CR, without any normalisation, as in Sabertooth's
+A word is a maximal run of bytes other than space, TAB, LF and CR, without any normalization, as in Sabertooth's
 counter: U+00A0, U+3000, VT and FF are parts of words. Rows are `word TAB count LF`. Tables (`.tsv`) are also valid
 input: counting shards separately and merging the tables equals counting them together.
 """

@@ -7,7 +7,7 @@ In folders, the files of one sample share ANY/STEM; a missing file is an error. 
 stream of shards, with the same samples in the same order. Shards are on a disk or at an address that fsspec opens
 (s3://, gs://, https://). The headers of each shard are read once; afterwards samples are read by their offset.
 
-This module also decodes single files: maps at their full bit depth, arrays, and standardised depth.
+This module also decodes single files: maps at their full bit depth, arrays, and standardized depth.
 """
 
 import hashlib
@@ -295,7 +295,7 @@ def read_array(content: bytes, name: str) -> NDArray[Any]:
 
 
 def standardised(depth_HW: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Standardise depth to mean 0 and deviation 1 of its middle 80 %, clipped to `_FARTHEST` deviations.
+    """Standardize depth to mean 0 and deviation 1 of its middle 80 %, clipped to `_FARTHEST` deviations.
 
     The original does not clip. If the middle is flat, such as a wide ground with small objects, other values are
     thousands of deviations away and would dominate the loss.

@@ -1,6 +1,6 @@
 """Pseudo-random permutations of [0, size) that are computed per index, without a table of all indices.
 
-Above `_TABLE_SIZE`, a generalised Feistel network permutes (Black and Rogaway 2002, "Ciphers with arbitrary finite
+Above `_TABLE_SIZE`, a generalized Feistel network permutes (Black and Rogaway 2002, "Ciphers with arbitrary finite
 domains", section 5): an index is written as two digits below a and b, a * b slightly above the size, and each round
 adds a keyed hash of one digit to the other. Results outside of [0, size) pass through the network again ("cycle
 walking"), which makes the map a bijection; this is rare because a * b < size + sqrt(size) + 1. Small domains are

@@ -1,7 +1,7 @@
 """Choice of the component of each batch, for orders in which a batch holds examples of a single component.
 
 "Debiased sampling" (Cui et al. 2022, https://arxiv.org/abs/2112.09331): examples that are contrasted with each other
-come from one data set, so that recognising the data set does not help.
+come from one data set, so that recognizing the data set does not help.
 
 Turns are pure functions of the step and do not depend on earlier calls. Weighted components that
 share batches take turns in a repeating pattern instead (`interleave`), which is looked up in O(1).

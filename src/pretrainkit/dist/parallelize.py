@@ -74,7 +74,7 @@ def parallelize(
 
     Returns the module that the trainer calls: `model` itself, or DDP around it. `unwrap` returns the model.
 
-    Rank 0's weights are sent to the others once, so ranks agree even if they were initialised differently. FSDP2 on a
+    Rank 0's weights are sent to the others once, so ranks agree even if they were initialized differently. FSDP2 on a
     GPU gathers and computes in `compute_dtype`; gradients are reduced in float32. With one process the strategy has no
     effect. `num_updates`, the length of the run, is one of the conditions of compile=auto.
     """

@@ -5,7 +5,7 @@ Dimensions: B images of an update, R rows of a chunk, N images or examples, F or
 for numbers), L learning rates, Q images to classify, K neighbours.
 
 Sources: the linear probing of Cui et al. 2022, https://arxiv.org/abs/2112.09331: LARS, warm-up and cosine on a layer
-with bias; features are neither normalised nor extended. Neighbours: Wu et al. 2018, section 3.4,
+with bias; features are neither normalized nor extended. Neighbours: Wu et al. 2018, section 3.4,
 https://arxiv.org/abs/1805.01978: each of the K nearest by cosine votes for its class with the weight
 exp(cosine / temperature).
 """
@@ -38,7 +38,7 @@ class Scores(NamedTuple):
 
 
 class Heads(nn.Module):
-    """L linear layers that read the same features and start with equal weights, initialised like `nn.Linear`.
+    """L linear layers that read the same features and start with equal weights, initialized like `nn.Linear`.
 
     A zero bias would have the norm 0, and LARS would use the unscaled learning rate for it in the first update.
     """
@@ -160,7 +160,7 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, num_classes: int, l2: float) -> tu
     Args:
         x_ND: Features, on any device; the computation is on the CPU in float64.
         label_N: int64 numbers of classes, or floating-point numbers.
-        l2: Half of it times the squared weights (not biases) of standardised features is added to the mean loss, which
+        l2: Half of it times the squared weights (not biases) of standardized features is added to the mean loss, which
             for numbers is half of the squared error.
 
     Returns:

@@ -141,7 +141,7 @@ def normalize_squad(answer: str) -> str:
 
 
 def normalize_trivia_qa(answer: str) -> str:
-    """Normalise like `normalize_squad`, but replace punctuation, including curly and accent quotes, by spaces."""
+    """Normalize like `normalize_squad`, but replace punctuation, including curly and accent quotes, by spaces."""
     return _without_articles(
         answer.lower().translate(str.maketrans(_TRIVIA_PUNCTUATION, " " * len(_TRIVIA_PUNCTUATION)))
     )
@@ -205,12 +205,12 @@ def v2_scores(answers: Sequence[str], prediction: str) -> tuple[bool, float]:
 
 
 def _nonempty(answers: Sequence[str]) -> list[str]:
-    """Normalise the answers and drop empty ones."""
+    """Normalize the answers and drop empty ones."""
     return [text for answer in answers if (text := normalize_squad(answer))]
 
 
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Return the metrics of `squad` with the text normalisation of TriviaQA."""
+    """Return the metrics of `squad` with the text normalization of TriviaQA."""
     return _best_of(targets, predictions, normalize_trivia_qa)
 
 

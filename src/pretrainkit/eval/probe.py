@@ -33,7 +33,7 @@ class ImageEncoder:
     """Module that computes the features; it is not changed."""
     encode: Callable[[Tensor], Tensor]
     """Function from uint8 (B, 3, H, W) on the module's device to features (B, F), before projection or
-    normalisation."""
+    normalization."""
     image_size: int
     """Side length of its input images, in pixels."""
 

@@ -199,7 +199,7 @@ def captions_of(class_names: Sequence[str], templates: Sequence[str]) -> list[st
 
 
 def class_vectors(text_CPD: Tensor) -> Tensor:
-    """Normalise the captions of each class, average them over the templates, and normalise again. Returns (C, D)
+    """Normalize the captions of each class, average them over the templates, and normalize again. Returns (C, D)
     float32."""
     return normalised(normalised(text_CPD.float()).mean(dim=1))
 

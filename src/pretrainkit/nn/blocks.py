@@ -28,7 +28,7 @@ class RMSNorm(nn.Module):
     y = x / sqrt(mean(x^2) + epsilon) * scale, without mean subtraction and without bias.
 
     Source: Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467; T5 uses it as its only norm. The statistic is
-    float32 for any type of activations. The normalised value is converted to their type before it is multiplied by the
+    float32 for any type of activations. The normalized value is converted to their type before it is multiplied by the
     scale.
     """
 
@@ -186,7 +186,7 @@ class PreNormBlock(nn.Module):
         window: int | None,
         has_attention_norm: bool,
     ) -> None:
-        """`has_attention_norm` is False in the first layer, whose input the embedding norm has just normalised."""
+        """`has_attention_norm` is False in the first layer, whose input the embedding norm has just normalized."""
         super().__init__()
         self.attention_dropout_rate = attention_dropout_rate
         self.attention_norm = LayerNorm(width, epsilon, has_bias=False) if has_attention_norm else nn.Identity()

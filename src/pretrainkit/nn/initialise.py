@@ -14,10 +14,10 @@ _FILLING = frozenset({"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"
 
 
 class SkipInitialisation(TorchFunctionMode):
-    """Context in which the drawing functions of `torch.nn.init` do not change tensors, so weights are uninitialised
+    """Context in which the drawing functions of `torch.nn.init` do not change tensors, so weights are uninitialized
     memory. On "meta", which has no numbers, in-place operations that fill or change tensors do nothing either.
 
-    It is for models that initialise themselves afterwards. Building on the meta device and calling `to_empty` would do
+    It is for models that initialize themselves afterwards. Building on the meta device and calling `to_empty` would do
     the same, but it loads torch's whole compiler (1.5 CPU-seconds), which implements these calls for meta tensors.
     """
 
@@ -33,7 +33,7 @@ class SkipInitialisation(TorchFunctionMode):
 
 
 def built(make: Callable[[], M], initialise: Callable[[M], None]) -> M:
-    """Build a module on torch's default device and initialise it from the global generator; on "meta" without values.
+    """Build a module on torch's default device and initialize it from the global generator; on "meta" without values.
 
     The weights that torch would draw inside `make` are skipped to save time and random numbers; `initialise` sets all
     of them."""
@@ -63,7 +63,7 @@ def truncated_normal_(weight: Tensor, scale: float) -> Tensor:
 
 @torch.no_grad()
 def initialise_layer(module: nn.Module, scale: float, *, is_truncated: bool = True) -> None:
-    """Initialise a linear layer or embedding from `truncated_normal_` or the whole normal distribution, biases with 0,
+    """Initialize a linear layer or embedding from `truncated_normal_` or the whole normal distribution, biases with 0,
     and norms as the identity.
 
     It changes only parameters of `module` itself, not of its children.
@@ -83,7 +83,7 @@ def initialise_layer(module: nn.Module, scale: float, *, is_truncated: bool = Tr
 
 @torch.no_grad()
 def initialise_residual_blocks(tower: nn.Module, layers: nn.ModuleList) -> None:
-    """Initialise linear layers of pre-norm blocks as in OpenAI's CLIP, and all norms of `tower`: normal weights, biases
+    """Initialize linear layers of pre-norm blocks as in OpenAI's CLIP, and all norms of `tower`: normal weights, biases
     0.
 
     Deviations for width D and L layers: D^-0.5 for queries, keys and values, (2 D)^-0.5 into the feed-forward layer,

@@ -25,7 +25,7 @@ class TokenLoss(NamedTuple):
     is_right_K: Tensor
     """bool: True if no other id has a higher logit. No gradient."""
     log_sum_K: Tensor
-    """float32: log of the sum of the exponentials of all logits, the normaliser of the softmax."""
+    """float32: log of the sum of the exponentials of all logits, the normalizer of the softmax."""
 
 
 def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:

@@ -36,7 +36,7 @@ class TextTransformer(nn.Module):
         pool: str,
         **block: Unpack[PlainBlockOptions],
     ) -> None:
-        """Build without initialising weights; see `initialise`.
+        """Build without initializing weights; see `initialise`.
 
         With `is_causal`, tokens see only themselves and the tokens before them. `pool` is eos (the last real token),
         cls (the first), mean (over real tokens) or last (the last slot, padding or not, and padding is attended to),

@@ -57,7 +57,7 @@ class VisionTransformer(nn.Module):
         patch_dropout_rate: float,
         **block: Unpack[PlainBlockOptions],
     ) -> None:
-        """Build without initialising weights; see `initialise`. `pool` is cls (the class token) or mean (over patches),
+        """Build without initializing weights; see `initialise`. `pool` is cls (the class token) or mean (over patches),
         after the final norm; `patch_dropout_rate` is the share of patches left out in training."""
         super().__init__()
         if image_size % patch_size:
@@ -76,7 +76,7 @@ class VisionTransformer(nn.Module):
         return list(self.layers)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        """Map normalised pixels (B, 3, image_size, image_size) to (B, D)."""
+        """Map normalized pixels (B, 3, image_size, image_size) to (B, D)."""
         x_BSD = self._embed(pixels_BCHW)
         B, S, D = x_BSD.shape
         layout = RowLayout(B, S)

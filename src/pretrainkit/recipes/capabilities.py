@@ -168,7 +168,7 @@ class CachesFeatures(Capability[Run]):
         precision: Precision,
     ) -> BatchSource:
         """Return the source to train on instead of `source`, with features of frozen parts of the model. All ranks call
-        this before training. `model` returns the model on the device, as initialised or last saved. `cache` is a folder
+        this before training. `model` returns the model on the device, as initialized or last saved. `cache` is a folder
         of the run for the features; features that an earlier start stored there may be used again."""
 
 
@@ -430,7 +430,7 @@ class EncodesText(Capability[Run]):
     @abstractmethod
     def build_text_encoder(self, config: Run, model: nn.Module) -> TextEncoder:
         """Return the text encoder of a model of this recipe. It shares its parameters with `model`. Layers that the
-        model lacks, such as a pooler, are initialised from torch's global generator (on "meta" without values).
+        model lacks, such as a pooler, are initialized from torch's global generator (on "meta" without values).
         `config` may be a config from `as_text_encoder`, different from the one that `model` was built from."""
 
     def text_encoder_flops(self, config: Run, lengths_B: np.ndarray) -> float:
@@ -477,7 +477,7 @@ class Benchmark:
     own: tuple[str, ...]
     """Tasks on the user's own files, whose paths are settings."""
     intermediate: str
-    """A large task whose model can initialise the small tasks."""
+    """A large task whose model can initialize the small tasks."""
     after_it: tuple[str, ...]
     """Small tasks that can start from the model of `intermediate`."""
     num_rows: Mapping[str, int]

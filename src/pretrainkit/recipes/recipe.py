@@ -67,7 +67,7 @@ class Recipe(ABC, Generic[Run]):
 
     @abstractmethod
     def build_model(self, config: Run) -> nn.Module:
-        """Return the model on the current default device (maybe "meta"), initialised from torch's global generator.
+        """Return the model on the current default device (maybe "meta"), initialized from torch's global generator.
 
         Its method `blocks()` lists the submodules to compile and shard one by one.
         """

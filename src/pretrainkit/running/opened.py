@@ -211,7 +211,7 @@ def existing_folder(path: str | Path) -> Path:
 
 
 def empty_model(recipe: Recipe, config: RunConfig, device: str) -> nn.Module:
-    """Return the model of a config on a device, with allocated but uninitialised memory."""
+    """Return the model of a config on a device, with allocated but uninitialized memory."""
     import torch
 
     from pretrainkit.dist.weights import allocate

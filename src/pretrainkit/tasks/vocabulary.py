@@ -174,7 +174,7 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of pieces, scores, kinds and normaliser. Scores of user-defined pieces have no effect and are left out,
+        """Hash of pieces, scores, kinds and normalizer. Scores of user-defined pieces have no effect and are left out,
         so that a model file with sentinels equals the same model with added sentinels."""
         state = hashlib.blake2b(digest_size=16)
         model = self._model
@@ -413,7 +413,7 @@ def _digest(content: Any) -> str:
 
 
 def _model_settings(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a ModelProto that determine ids, without pieces: the algorithm, and the normaliser without
+    """Yield the settings of a ModelProto that determine ids, without pieces: the algorithm, and the normalizer without
     its name. Fields are numbers, and values are as stored: texts as bytes, truth values as integers."""
     from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 

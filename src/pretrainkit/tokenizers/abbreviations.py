@@ -5,7 +5,7 @@ lower case without their last period. Sources: Unicode CLDR 44, `segments` (Sent
 names of months and days, without those that are also ordinary words (`sun`, `out`). For English also chapter 9 of the
 Style Manual of the U.S. Government Publishing Office (2016): titles, states, companies.
 
-A language is recognised by its ten most common words, which make up a tenth to a quarter of any text in it.
+A language is recognized by its ten most common words, which make up a tenth to a quarter of any text in it.
 """
 
 import re
@@ -182,7 +182,7 @@ LANGUAGES = {
 
 
 def language_of(texts: Iterable[str]) -> str | None:
-    """Return the code of the language of the texts, recognised by its most common words; None if it is unknown."""
+    """Return the code of the language of the texts, recognized by its most common words; None if it is unknown."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(_WORD.findall(text.lower()))

@@ -114,7 +114,7 @@ def write_shards(
     vocab_size: int,
     special: SpecialIds,
 ) -> dict[str, Any]:
-    """Write shards from given ids, for tests and for corpora that are already tokenised. No tokenizer is copied.
+    """Write shards from given ids, for tests and for corpora that are already tokenized. No tokenizer is copied.
 
     A shard is a sequence of documents, a document is a sequence of sentences, and a sentence is a sequence of ids.
     Empty sentences and documents are dropped. `vocab_size` decides the dtype.

@@ -133,10 +133,10 @@ def _class(characters: Iterable[str]) -> str:
 
 @lru_cache(maxsize=4)
 def read_rules(charsmap: bytes) -> Mapping[str, str]:
-    """Read all rules of SentencePiece's normalisation table: from one to four characters to their replacement.
+    """Read all rules of SentencePiece's normalization table: from one to four characters to their replacement.
 
     At every position the longest rule applies. The table (`normalizer_spec.precompiled_charsmap`) is empty if nothing
-    is normalised. It is a double-array trie (darts-clone) of UTF-8 keys whose values are offsets of zero-terminated
+    is normalized. It is a double-array trie (darts-clone) of UTF-8 keys whose values are offsets of zero-terminated
     replacements.
     """
     if not charsmap:

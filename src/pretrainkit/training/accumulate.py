@@ -129,7 +129,7 @@ def accumulate_coupled(
     the gradient at a rank's embeddings is summed over ranks.
 
     The loss's own parameters (a temperature) get their gradient once, through the graph of the final backward pass.
-    Thus the hooks of a wrapper see every parameter in the pass that they synchronise.
+    Thus the hooks of a wrapper see every parameter in the pass that they synchronize.
 
     Torch's generators end in the same state as after one forward pass of every microbatch.
 

@@ -58,7 +58,7 @@ from pretrainkit.training.watch import Evaluation, Sample, Watcher
 class Trainer:
     """One run: model, optimizer, loader and the loop over them.
 
-    `config` is bound to its data (no field left open), and `model` is freshly initialised on `world.device`. `watcher`
+    `config` is bound to its data (no field left open), and `model` is freshly initialized on `world.device`. `watcher`
     receives events on rank 0 only. After each evaluation, `sample` copies what it needs from the model and returns a
     function that returns held-out examples with the model's answers, as in `Recipe.sample`; None: no examples are
     shown.

@@ -187,7 +187,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _follow_parent() -> None:
-    """Initialise a worker: it ends without a traceback on an interrupt, or when its parent ends."""
+    """Initialize a worker: it ends without a traceback on an interrupt, or when its parent ends."""
     from multiprocessing import parent_process
     from multiprocessing.connection import wait as wait_for
 

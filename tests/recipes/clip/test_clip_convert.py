@@ -169,7 +169,7 @@ def test_a_pooler_of_another_library_is_refused_and_the_tower_alone_is_read_as_a
 
 
 def test_the_processor_gives_the_pixels_and_ids_of_evaluation(timm, transformers, tokenizer, tmp_path):
-    """Sizes, normalisation and special tokens; what becomes of pictures is tested below."""
+    """Sizes, normalization and special tokens; what becomes of pictures is tested below."""
     Image = pytest.importorskip("PIL.Image")
     config = run_config(valid_transforms=(Resize(size=40), CenterCrop(size=32)), normalize=((0.4,) * 3, (0.3,) * 3))
     model = random_model(config)

@@ -141,7 +141,7 @@ def _modern_tensors(config: ModernModelConfig) -> dict[str, str]:
             f"{ours}.feed_forward.up": f"{theirs}.mlp.Wi",
             f"{ours}.feed_forward.down": f"{theirs}.mlp.Wo",
         }
-        if layer:  # the first layer has no attention norm, because the embeddings are normalised
+        if layer:  # the first layer has no attention norm, because the embeddings are normalized
             modules[f"{ours}.attention_norm"] = f"{theirs}.attn_norm"
     return {
         "masked_lm.decoder_bias": "decoder.bias",
@@ -175,7 +175,7 @@ def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tens
 
 
 def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """Return Hugging Face's state dict in our names. If it has no masked-word head, one is initialised, with a warning.
+    """Return Hugging Face's state dict in our names. If it has no masked-word head, one is initialized, with a warning.
 
     Raises CheckpointError if a tensor is missing or left over, or the output matrix is not the embedding table.
     """
@@ -206,12 +206,12 @@ def in_full_names(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
 
 
 def _drawn_heads(config: AnyModelConfig, missing: list[str]) -> dict[str, Tensor]:
-    """Initialise the missing tensors of the heads, always with the same values."""
+    """Initialize the missing tensors of the heads, always with the same values."""
     heads = [name for name in missing if name.startswith(("masked_lm.", "sentence_order.classifier."))]
     if not heads:
         return {}
     logger.warning(
-        "the weights lack these heads, which are initialised at random: %s",
+        "the weights lack these heads, which are initialized at random: %s",
         ", ".join(sorted({name.rpartition(".")[0] for name in heads})),
     )
     with torch.random.fork_rng(), torch.device("cpu"):
@@ -419,7 +419,7 @@ def read_classifier(
 ) -> tuple[AnyModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...], Reads]:
     """Read a classifier that `write_classifier` or transformers wrote.
 
-    Models with heads on words and spans lack BERT's pooler. It is initialised, always with the same values. Raises
+    Models with heads on words and spans lack BERT's pooler. It is initialized, always with the same values. Raises
     CheckpointError if a file is missing or broken, or the model is of another kind.
 
     Returns:

@@ -41,7 +41,7 @@ class BertOutputs(NamedTuple):
 
 
 class Embeddings(nn.Module):
-    """Normalised embeddings. BERT adds positions and segments; ModernBERT has its positions in the attention layers."""
+    """Normalized embeddings. BERT adds positions and segments; ModernBERT has its positions in the attention layers."""
 
     def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class BertForPretraining(nn.Module):
     """Embeddings, blocks and heads of either architecture."""
 
     def __init__(self, config: AnyModelConfig, *, has_sentence_order: bool) -> None:
-        """Create the layers without initialising them; see `initialise`. `config.vocab_size` must be set."""
+        """Create the layers without initializing them; see `initialise`. `config.vocab_size` must be set."""
         super().__init__()
         if config.vocab_size is None:
             raise ValueError("model.vocab_size is unknown: bind the config to its data, or set it")
@@ -132,7 +132,7 @@ class BertForPretraining(nn.Module):
         return BertOutputs(None, loss_or_logits, order_B2)
 
     def encode(self, inputs: BertInputs) -> list[Tensor]:
-        """Return the (T, D) states after the embeddings and after each block. The last state is normalised if the
+        """Return the (T, D) states after the embeddings and after each block. The last state is normalized if the
         architecture has a final norm."""
         states = [self.embeddings(inputs)]
         for layer, rotation_ in zip(self.layers, rotations_of(self.config, inputs.positions_T), strict=True):
@@ -160,7 +160,7 @@ def _initialise(root: nn.Module, config: AnyModelConfig) -> None:
 
 
 def last_states(model: Any, inputs: BertInputs, last: AttentionLayout, word_TD: Tensor | None = None) -> Tensor:
-    """Return the (T, D) states after the last block, normalised if the architecture has a final norm.
+    """Return the (T, D) states after the last block, normalized if the architecture has a final norm.
 
     If `last`, the layout of the last block, has queries for some tokens only, return the states of these tokens.
     `model` has `config`, embeddings, layers and final norm.
@@ -175,7 +175,7 @@ def last_states(model: Any, inputs: BertInputs, last: AttentionLayout, word_TD: 
 
 
 def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
-    """Return heads by their names in `BertForPretraining`, initialised from torch's global generator."""
+    """Return heads by their names in `BertForPretraining`, initialized from torch's global generator."""
     assert config.vocab_size is not None
     with SkipInitialisation():
         masked_lm, sentence_order = MaskedWordHead(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
@@ -214,7 +214,7 @@ def _block(config: AnyModelConfig, layer: int) -> PostNormBlock | PreNormBlock:
 
 
 def build(config: AnyModelConfig, *, has_sentence_order: bool) -> BertForPretraining:
-    """Build the model on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Build the model on torch's default device, initialized from its global generator; on "meta" without values."""
     return built(
         lambda: BertForPretraining(config, has_sentence_order=has_sentence_order), BertForPretraining.initialise
     )
@@ -260,7 +260,7 @@ class BertTextEncoder(TextEncoder):
 
 def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:
     """Return an encoder with the layers of `model`. If BERT was trained without sentence order, its pooler is
-    initialised at random."""
+    initialized at random."""
     config = model.config
     if not isinstance(config, BertModelConfig):
         head = model.masked_lm

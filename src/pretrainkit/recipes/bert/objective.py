@@ -92,7 +92,7 @@ class BertObjective(SeparableObjective):
 
 def _count(rows: Tensor) -> Tensor:
     """Return the number of rows as a float32 scalar on their device. Copying it from the host would cause a
-    synchronisation."""
+    synchronization."""
     return torch.full((), len(rows), dtype=torch.float32, device=rows.device)
 
 

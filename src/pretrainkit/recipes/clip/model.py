@@ -208,7 +208,7 @@ def build_projection(
 
 class DualEncoder(nn.Module):
     """Computes embeddings of images and captions, separately or in one call. It is created on torch's default device
-    and initialised from its global generator; on "meta" without values."""
+    and initialized from its global generator; on "meta" without values."""
 
     def __init__(self, config: ClipRun) -> None:
         """Raise ConfigError if a tower cannot be built, MissingPackageError if it needs a package that is not

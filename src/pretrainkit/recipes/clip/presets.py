@@ -72,7 +72,7 @@ def vit_b_16() -> ClipRun:
 
 def siglip() -> ClipRun:
     """ViT-B/16 with a sigmoid for each pair instead of the softmax (Zhai et al. 2023,
-    https://arxiv.org/abs/2303.15343). It needs no normalisation over the batch, so smaller batches work well."""
+    https://arxiv.org/abs/2303.15343). It needs no normalization over the batch, so smaller batches work well."""
     temperature = TemperatureConfig(kind="log_parameter", value=0.1, smallest=0.001)
     return _own_towers(patch_size=16).changed(
         model={"image": {"pool": "mean"}, "text": {"causal": False, "pool": "mean"}, "temperature": temperature},
@@ -109,7 +109,7 @@ def zerovl_14m() -> ClipRun:
 
 
 def zerovl_100m() -> ClipRun:
-    """`zerovl-14m` with pixels normalised by 0.5, to evaluate the published 100M weights."""
+    """`zerovl-14m` with pixels normalized by 0.5, to evaluate the published 100M weights."""
     return zerovl_14m().changed(data={"normalize": HALF})
 
 

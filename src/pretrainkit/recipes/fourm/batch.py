@@ -1,4 +1,4 @@
-"""Batches of the 4M recipe in host memory. Torch-free.
+"""Batches of the 4M recipe in host memory. This module does not import torch.
 
 Dimensions: B rows, N slots of an encoder row, M slots of a decoder row.
 

@@ -1,4 +1,6 @@
-"""Settings of the 4M recipe: architecture and its published sizes, masking, data, length and loss. Torch-free.
+"""Settings of the 4M recipe: architecture and its published sizes, masking, data, length and loss.
+
+This module does not import torch.
 
 Presets (complete configs) are in `presets.py`.
 """
@@ -46,7 +48,7 @@ class FourMModelConfig(Config):
     biases: bool = False
     """Use biases in linear layers and norms. The projection of the encoder's output for the decoder always has one."""
     query_key_norm: bool = False
-    """Normalise queries and keys in each head."""
+    """Normalize queries and keys in each head."""
     tied_logits: bool = True
     """Use the same table to embed the targets of a sequence modality and to predict them."""
     shared_modality_embeddings: bool = True

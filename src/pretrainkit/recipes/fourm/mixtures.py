@@ -1,4 +1,6 @@
-"""Mixtures of Dirichlet distributions, which divide input and target budgets among modalities. Torch-free.
+"""Mixtures of Dirichlet distributions, which divide input and target budgets among modalities.
+
+This module does not import torch.
 
 A component has a concentration for each modality among inputs and targets; with 0 the modality never gets tokens. Names
 may leave out the resolution (`rgb` for `rgb@224`), and `*` means all modalities that are not named.

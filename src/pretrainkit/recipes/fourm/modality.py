@@ -1,4 +1,4 @@
-"""Modalities: their kind of tokens and the reader of their files. Torch-free.
+"""Modalities: their kind of tokens and the reader of their files. This module does not import torch.
 
 Users declare their own modalities as objects of `Modality` in their own module. They name them in `model.modalities`,
 as `their_module:OBJECT` or `path/of/a/file.py:OBJECT`. The `reader` may be their own, too.

@@ -268,7 +268,7 @@ class FourM(nn.Module):
     """Complete 4M model: embeddings, encoder, decoder and heads."""
 
     def __init__(self, config: FourMModelConfig) -> None:
-        """Create the model. Call `initialise` to initialise its weights."""
+        """Create the model. Call `initialise` to initialize its weights."""
         super().__init__()
         self.config = config
         width = config.hidden_size
@@ -317,7 +317,7 @@ class FourM(nn.Module):
         return _put(num_tokens, slots, parts), place_TD
 
     def encode(self, x_TD: Tensor, inputs: FourMInputs) -> Tensor:
-        """Map embedded tokens (T, D) to the normalised output of the encoder (T, D)."""
+        """Map embedded tokens (T, D) to the normalized output of the encoder (T, D)."""
         layout = inputs.layouts.encoder
         x_TD = residual(x_TD)
         prepared = layout.prepare(None, x_TD.dtype)
@@ -326,7 +326,7 @@ class FourM(nn.Module):
         return self.encoder_norm(x_TD)
 
     def decode(self, context_TD: Tensor, inputs: FourMInputs) -> dict[str, Tensor]:
-        """Return the normalised output of the decoder (n, D) by target modality."""
+        """Return the normalized output of the decoder (n, D) by target modality."""
         modality = self.input_modality if self.target_modality is None else self.target_modality
         parts = []
         for name, tokens in inputs.targets.items():
@@ -357,7 +357,7 @@ class FourM(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Initialise the weights from torch's global generator. Matrices are Xavier uniform, with separate limits for
+        """Initialize the weights from torch's global generator. Matrices are Xavier uniform, with separate limits for
         queries, keys and values. Tables and single vectors are normal, output tables uniform."""
         stacked = stacked_parameters(self)
         for module in self.modules():
@@ -401,7 +401,7 @@ def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]
 
 
 def build(config: FourMModelConfig) -> FourM:
-    """Return the model on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Return the model on torch's default device, initialized from its global generator; on "meta" without values."""
     return built(lambda: FourM(config), FourM.initialise)
 
 
@@ -413,7 +413,7 @@ class ImageTower(nn.Module):
     def __init__(
         self, config: FourMModelConfig, name: str | None = None, head: Callable[[int], nn.Module] | None = None
     ) -> None:
-        """Create the tower without initialising its weights. `config`: of the whole model. `name`: name of its pixel
+        """Create the tower without initializing its weights. `config`: of the whole model. `name`: name of its pixel
         modality; None: the first. `head`: function from the width to a module that is applied to the encoder's output.
         Raises InputError if the model does not read such pixels."""
         super().__init__()

@@ -1,4 +1,4 @@
-"""Import of the original's YAML files (main, data, alphas) as our configs. Torch-free.
+"""Import of the original's YAML files (main, data, alphas) as our configs. This module does not import torch.
 
 Keys and defaults are those of `run_training_4m.py` and `run_training_4m_fsdp.py` of `apple/ml-4m`. Unknown keys are
 errors. A key without a counterpart is an error if it would change the result, and a note otherwise.

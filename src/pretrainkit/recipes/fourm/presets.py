@@ -1,4 +1,7 @@
-"""Presets of the 4M recipe: complete configs by name. Only the data and the tokenizer are missing. Torch-free."""
+"""Presets of the 4M recipe: complete configs by name. Only the data and the tokenizer are missing.
+
+This module does not import torch.
+"""
 
 from collections.abc import Callable
 from typing import Literal

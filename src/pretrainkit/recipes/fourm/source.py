@@ -64,7 +64,7 @@ class SampleSet:
         self._readers = {number: reader_of(self.modalities[number]) for number in present}
 
     def read(self, index: int, key: int, *, is_training: bool) -> Sample:
-        """Read a sample, cropped and serialised. Raises DataError if a file is missing or broken."""
+        """Read a sample, cropped and serialized. Raises DataError if a file is missing or broken."""
         files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
         part = self._part(index, self.size(index, files), rng.fold_one(key, _PART), is_training=is_training)
         contents = {

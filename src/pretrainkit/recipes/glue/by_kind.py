@@ -20,7 +20,7 @@ _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
 
 
 def build_model(config: GlueRun) -> HeadedEncoder:
-    """Return the model on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Return the model on torch's default device, initialized from its global generator; on "meta" without values."""
     recipe, encoder_config = encoder_of(config.model)
     encoder = able(recipe, EncodesText).build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound

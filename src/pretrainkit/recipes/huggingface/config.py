@@ -1,4 +1,4 @@
-"""Settings of an encoder of transformers. Torch-free."""
+"""Settings of an encoder of transformers. This module does not import torch."""
 
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ class HuggingFaceModelConfig(Config):
     """Token type of the second text of a pair, from the tokenizer; the first text has type 0."""
     drawn: tuple[str, ...] = ()
     """Names of the layers between the encoder and its classifier that have no weights in the folder. Fine-tuning
-    initialises them randomly."""
+    initializes them randomly."""
 
 
 class HuggingFaceObjectiveConfig(Config):

@@ -38,7 +38,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ot", ".o
 
 
 def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
-    """Return the encoder on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Return the encoder on torch's default device, initialized from its global generator; on "meta" without values."""
     settings, model_class = family_of(config.architecture, "the encoder")
 
     def build_classifier() -> Any:
@@ -78,7 +78,7 @@ def read_folder(
 
 def _loaded(model_class: Any, config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
     """Return a model of `model_class` with the weights of a folder, and the loading report of transformers. Missing
-    weights are random; `draw` initialises them again."""
+    weights are random; `draw` initializes them again."""
     with torch.random.fork_rng(), _quiet():
         torch.manual_seed(0)
         try:
@@ -130,7 +130,7 @@ def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...
 
 
 def draw(encoder: HuggingFaceEncoder, config: HuggingFaceModelConfig) -> None:
-    """Initialise the layers without weights in the folder, from torch's global generator."""
+    """Initialize the layers without weights in the folder, from torch's global generator."""
     scale = config.architecture.get("initializer_range") or 0.02
     for name in config.drawn:
         initialise_layer(encoder.model.get_submodule(name), scale)

@@ -1,4 +1,7 @@
-"""The tokenizer of a transformers folder, and the control tokens that it adds to texts. Torch-free."""
+"""The tokenizer of a transformers folder, and the control tokens that it adds to texts.
+
+This module does not import torch.
+"""
 
 import json
 from dataclasses import dataclass

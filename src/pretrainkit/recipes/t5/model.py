@@ -173,7 +173,7 @@ class T5(nn.Module):
     """Embeddings, stacks and logits."""
 
     def __init__(self, config: T5ModelConfig) -> None:
-        """Raise ValueError if `config.vocab_size` is None. Weights are not initialised: see `initialise`."""
+        """Raise ValueError if `config.vocab_size` is None. Weights are not initialized: see `initialise`."""
         super().__init__()
         if config.vocab_size is None:
             raise ValueError("model.vocab_size is not set: bind the config to its data, or set it")
@@ -279,7 +279,7 @@ def _relative_bias(config: T5ModelConfig, *, is_causal: bool) -> RelativeBias:
 
 
 def build(config: T5ModelConfig) -> T5:
-    """Return the model on torch's default device, initialised from its global generator; without values on "meta"."""
+    """Return the model on torch's default device, initialized from its global generator; without values on "meta"."""
     return built(lambda: T5(config), T5.initialise)
 
 

@@ -37,7 +37,7 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def _orthogonalised(batches: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Orthogonalise batches of matrices, (number, m, at least m), with products in `dtype`. Batches of equal m share
+    """Orthogonalize batches of matrices, (number, m, at least m), with products in `dtype`. Batches of equal m share
     one of the three products of an iteration, because their Gram matrices have the same size."""
     norms = [torch.linalg.matrix_norm(batch, keepdim=True) for batch in batches]
     torch._foreach_add_(norms, _EPSILON)
@@ -68,7 +68,7 @@ class Muon(GroupOptimizer):
 
     This rule updates the parameters of groups with `num_parts`; AdamW updates all others. `num_parts` matrices of equal
     height are stored in each tensor one below another (3 where query, key and value are one layer). Each is
-    orthogonalised alone, as Jordan et al. advise.
+    orthogonalized alone, as Jordan et al. advise.
 
     Where FSDP2 keeps a shard of a matrix per rank, every rank gathers the whole momentum and keeps its own rows of the
     update. The numbers are the same as with one process.

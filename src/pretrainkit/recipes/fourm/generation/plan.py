@@ -1,4 +1,6 @@
-"""Generation plans, schedules of tokens and temperatures per step, and names of modalities. Torch-free.
+"""Generation plans, schedules of tokens and temperatures per step, and names of modalities.
+
+This module does not import torch.
 
 Dimensions: S steps.
 Sources: Chang et al. 2022 (MaskGIT), https://arxiv.org/abs/2202.04200, cosine schedule; released code of 4M

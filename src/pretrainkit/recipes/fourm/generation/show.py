@@ -1,4 +1,6 @@
-"""Readable forms of tokens: images, texts, boxes and contact sheets; and metrics of generated tokens. Torch-free.
+"""Readable forms of tokens: images, texts, boxes and contact sheets; and metrics of generated tokens.
+
+This module does not import torch.
 
 The metrics compare generated tokens, and the best constant guess, with the truth. This module decodes images of
 modalities that are read without an image tokenizer. For the others, the caller passes decoders.
