@@ -14,7 +14,7 @@ import pretrainkit
 from pretrainkit.recipes.pixel import sample as pixel_sample
 from pretrainkit.report.data_page import render_data
 from support.glue_toys import BAD, GOOD
-from support.page_data import FOURM, PIXEL, TOKENIZER, part, put_pairs, texts
+from support.page_data import FOURM, PIXEL, TOKENIZER, part, put_conllu, put_pairs, put_squad, texts
 from support.pair_sets import make_tokenizer
 from support.tokenizer_data import write_images
 
@@ -157,6 +157,20 @@ def test_labelled_texts_are_shown_with_tokens_and_label():
     rendered(found)
 
 
+@pytest.mark.parametrize(("preset", "name", "put"), [("tags", "s.conllu", put_conllu), ("qa", "s.json", put_squad)])
+def test_words_and_questions_are_shown_with_their_answers(tmp_path, preset, name, put):
+    put(tmp_path / name)
+    windows = ["data.spans.stride=4", "data.spans.max_question_length=8"] * (preset == "qa")
+    data = [f"data.train={tmp_path / name}", f"data.valid={tmp_path / name}", f"init_from={part('bert')}"]
+    settings = ["data.max_seq_length=32", "data.batch_size=4", "num_steps=2", *windows]
+    found = checked(f"glue/{preset}", *data, *settings)
+    for example in found.examples:
+        assert example["label"] in rendered(found).replace("&#x27;", "'")
+        assert example.get("words", example.get("question", "")).split()[0] in ("the", "Who")
+    num, _, num_held_out = found.figures["held-out copies"].split()[:3]
+    assert num == num_held_out
+
+
 def test_copies_of_held_out_images_are_counted_and_named(tmp_path):
     train, valid = (write_images(tmp_path / name, num, num) for name, num in (("train", 8), ("valid", 5)))
     shutil.copy(train / "rgb" / "0000" / "00003.png", valid / "rgb" / "0000" / "00001.png")
@@ -164,7 +178,7 @@ def test_copies_of_held_out_images_are_counted_and_named(tmp_path):
     found = checked("image_tokenizer/tiny", *data)
     first, example = found.figures["held-out copies"].split("\n")
     assert first == "1 of 5 held-out examples, compared with 8 of 8 training examples"
-    assert example == f"{valid}/rgb/0000/00001.png is {train}/rgb/0000/00003.png"
+    assert example == f"held out: {valid}/rgb/0000/00001.png, training: {train}/rgb/0000/00003.png"
     assert any("remove them" in note for note in found.notes)
     assert first in rendered(found)
 

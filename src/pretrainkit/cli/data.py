@@ -161,7 +161,7 @@ def _check_config(
     for example in report.examples:
         typer.echo("")
         for name, value in example.items():
-            text = value if isinstance(value, str) else f"picture, {'; '.join(item['text'] for item in value)}"
+            text = value if isinstance(value, str) else "; ".join(item.get("text") or "picture" for item in value)
             typer.echo(f"{name}: {text}" if "\n" not in text else f"{name}\n{text}")
     typer.echo("")
     for note in report.notes:

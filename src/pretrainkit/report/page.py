@@ -77,7 +77,7 @@ ul { margin: 0; padding-left: 20px; }
   .cards { grid-template-columns: repeat(2, 1fr); gap: 8px; } .card .value { font-size: 20px; }
   td.path { white-space: normal; width: auto; }
   .samples thead { display: none; } .samples tr, .samples td { display: block; border: 0; padding: 2px 0; }
-  .samples tr { padding: 10px 0; border-bottom: 1px solid var(--line); }
+  .samples th { border: 0; } .samples tr { padding: 10px 0; border-bottom: 1px solid var(--line); }
   .samples td::before { content: attr(data-name) " "; color: var(--quiet); font-size: 12px; }
 }
 @media print {

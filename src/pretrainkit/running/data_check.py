@@ -188,13 +188,13 @@ def _compare(
         num_held_out += 1
         if record.content:
             names.setdefault(_hash(record), []).append(record.name)
-    copies: dict[str, str] = {}
+    copies: list[tuple[str, str]] = []
     for record in _stored(recipe, config, source, _MAX_COMPARED["train"], _COMPARING_SECONDS):
         num_trained += 1
         if record.content:
-            copies |= dict.fromkeys(names.pop(_hash(record), ()), record.name)
+            copies += [(name, record.name) for name in names.pop(_hash(record), ())]
     of_all = f" (of {num_all:,})" if num_held_out < (num_all := sum(held_out.sizes)) else ""
-    examples = [f"{name} is {trained}" for name, trained in list(copies.items())[:_MAX_NAMED]]
+    examples = [f"held out: {name}, training: {trained}" for name, trained in copies[:_MAX_NAMED]]
     compared = f"compared with {num_trained:,} of {sum(source.sizes):,} training examples"
     figures["held-out copies"] = "\n".join(
         [f"{len(copies):,} of {num_held_out:,} held-out examples{of_all}, {compared}", *examples]

@@ -47,7 +47,7 @@ def show_examples(config: ClipRun, source: ClipSource, records: Records) -> list
         ids = batch["input_ids"][row, : batch["num_tokens"][row]].tolist()
         size = f"{image_3HW.shape[1]} x {image_3HW.shape[2]}"
         example: dict[str, object] = {
-            "image": [{"image": thumbnail(image_3HW, _HEIGHT, format="PNG"), "text": size}],
+            "image": [{"image": thumbnail(image_3HW, _HEIGHT, format="PNG"), "text": f"picture of {size} pixels"}],
             "caption": f"[{len(ids)}] " + " ".join(pieces[index] for index in ids),
         }
         examples.append(example | ({"replaced": REASONS[batch["bad"][row]]} if batch["bad"][row] else {}))

@@ -75,14 +75,24 @@ def stored_records(source: FourMSource, records: Records) -> list[StoredRecord]:
     """Return the first caption and the image file of each sample; without one, the first file. Samples with the same
     file count as copies."""
     stored = []
-    for sample, number, index in zip(
-        source.samples(records), records.source.tolist(), records.index.tolist(), strict=True
-    ):
+    for number, index in zip(records.source.tolist(), records.index.tolist(), strict=True):
         sample_set = source.sets[number]
         # Captions and classes may be the same for different images.
         pixels = (place for place in sample_set.present if source.modalities[place].kind == "pixels")
         folder = sample_set.folders[next(pixels, sample_set.present[0])]
-        text = next((content for content in sample.contents.values() if isinstance(content, str)), "")
-        name = f"{sample_set.config.path} {sample.key}"
-        stored.append(StoredRecord(name, text, sample_set.samples.read(folder, index)))
+        content = sample_set.samples.read(folder, index)
+        name = f"{sample_set.config.path} {sample_set.samples.keys[index]}"
+        stored.append(StoredRecord(name, _caption(source, number, index), content))
     return stored
+
+
+def _caption(source: FourMSource, number: int, index: int) -> str:
+    """Return the first text of a sample; "" if it has none."""
+    sample_set = source.sets[number]
+    for place, folder in sample_set.folders.items():
+        if source.modalities[place].kind == "sequence":
+            content, part = sample_set.samples.read(folder, index), sample_set.parts(index, None)[0]
+            read = sample_set.read_file(place, index, content, part, 0, is_training=False)
+            if isinstance(read, str):
+                return read
+    return ""

@@ -37,7 +37,8 @@ def stored_records(source: TextSource, records: Records) -> list[StoredRecord]:
     stored = []
     for place, row in zip(records.source.tolist(), _rows(source, records), strict=True):
         text = "\n".join(_texts(row).values())
-        stored.append(StoredRecord(f"place {place}, row {row.index}", text, text.encode()))
+        file = f" of file {place}" if len(source.sizes) > 1 else ""
+        stored.append(StoredRecord(f"row {row.index}{file}", text, text.encode()))
     return stored
 
 

@@ -126,7 +126,7 @@ def sample(config: ImageTokenizerRun, model: nn.Module, source: BatchSource, num
 def show_examples(config: ImageTokenizerRun, source: ImageSource, records: Records) -> list[Sample]:
     """Return pictures of the images, cropped and resized."""
     values = prepared(torch.from_numpy(source.build(records)["image"]), config.model)
-    size = " x ".join(map(str, values.shape[1:]))
+    size = f"picture of {values.shape[-2]} x {values.shape[-1]} pixels"
     pictures = as_pictures(values, config.model.domain)
     return [{"image": [{"image": thumbnail(picture, _SHOWN, format="PNG"), "text": size}]} for picture in pictures]
 

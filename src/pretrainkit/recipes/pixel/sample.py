@@ -68,7 +68,7 @@ def show_examples(config: PixelRun, source: PixelSource, records: Records) -> li
         masked[is_hidden] = _HIDDEN
         text: Sample = {"text": stored[row].text} if stored[row].text else {}
         pictures = {
-            name: [{"image": _picture(patches, "PNG"), "text": ""}]
+            name: [{"image": _picture(patches, "PNG")}]
             for name, patches in (("original", original), ("masked", masked))
         }
         examples.append({**text, **pictures, "hidden": f"{is_hidden.sum()} of {length} patches"})
