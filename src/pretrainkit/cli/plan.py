@@ -3,17 +3,24 @@
 import atexit
 import gc
 import json
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple
-from typing import Annotated, Any
+from textwrap import indent
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from pretrainkit.cli.options import Json
+from pretrainkit.config.base import shown
+from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.workers.processes import without_collector
+
+if TYPE_CHECKING:
+    from pretrainkit.running.plan import Plan
 
 _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
 
@@ -27,7 +34,8 @@ def plan(
     hardware: Annotated[
         str,
         Option(
-            help="Device type: b200, h200, h100, h20, a100, a100-40, l40s, a10, l4, rtx5090, rtx4090, rtx3090 or cpu."
+            help="Device type: b200, h200, h100, h20, a100, a100-40, l40s, a10, l4, rtx5090, rtx4090, rtx3090, or cpu "
+            "for this machine."
         ),
     ] = "h200",
     device: Annotated[str | None, Option(hidden=True)] = None,
@@ -36,16 +44,28 @@ def plan(
         float, Option(help="Model FLOPs utilization that you expect: a share of the peak rate, in (0, 1].")
     ] = 0.4,
     price: Annotated[float | None, Option(help="Price of a device per hour, to report the cost.")] = None,
+    fit: Annotated[
+        bool,
+        Option(
+            "--fit",
+            help="Choose the microbatch, the sharding and the activation checkpointing that fit. Settings of this "
+            "command line are not changed.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         Option(
             help="Also shard the model over all ranks on this machine, without their devices, to count the values of "
-            "each."
+            "each; with --fit, only as chosen."
         ),
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Estimate the memory per device, FLOPs, time and cost of a run, and check that its sizes fit its ranks."""
+    """Estimate the memory per device, FLOPs, time and cost of a run, and check that its sizes fit its ranks.
+
+    If the config has data, also measure on this machine whether data loading is fast enough. With --fit, print settings
+    with which the run fits into the memory of the devices.
+    """
     if device is not None:
         print(f"note: --device of plan is now called --hardware; write --hardware {device}", file=sys.stderr)
         hardware = device
@@ -53,14 +73,28 @@ def plan(
     with without_collector(), _left_out("scipy", "wandb"):
         from pretrainkit import api
 
-        config = api.load_config(source, settings or [])
+        resolved = api.resolve_config(source, settings or [])
         result = api.make_plan(
-            config, num_gpus=gpus, device=hardware, gpus_per_node=gpus_per_node, mfu=mfu, price=price, dry_run=dry_run
+            resolved.config,
+            num_gpus=gpus,
+            device=hardware,
+            gpus_per_node=gpus_per_node,
+            mfu=mfu,
+            price=price,
+            dry_run=dry_run,
+            fit=fit,
+            kept=[path for path, origin in resolved.origins.items() if origin == "command line"],
+            loading=True,
         )
+    command = None
+    if result.fit is not None:
+        words = [source, *(settings or []), *_as_overrides(result.fit.settings)]
+        words += [] if resolved.config.has_training_data else ["data.train=FOLDER"]
+        command = f"pretrainkit train {shlex.join(words)}{_launched(gpus, gpus_per_node)}"
     if as_json:
-        print(json.dumps(asdict(result)))
+        print(json.dumps(asdict(result) | {"command": command}))
     else:
-        print("\n".join(_lines(result)))
+        print("\n".join([*_lines(result), *_fit_lines(result, command), *_loading_lines(result)]))
     if result.problems:
         raise ConfigError(result.problems)
 
@@ -77,7 +111,65 @@ def _left_out(*packages: str) -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
-def _lines(plan: Any) -> list[str]:
+def _as_overrides(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{path}={shown(value)}" for path, value in settings.items()]
+
+
+def _launched(gpus: int, gpus_per_node: int) -> str:
+    """Return the options of `train` that start a process for each device."""
+    if gpus == 1:
+        return ""
+    if gpus <= gpus_per_node:
+        return f" --launch local --nproc {gpus}"
+    nodes = next(number for number in range(2, gpus + 1) if gpus % number == 0 and gpus // number <= gpus_per_node)
+    return f" --launch slurm --nodes {nodes} --gpus-per-node {gpus // nodes}"
+
+
+def _fit_lines(plan: "Plan", command: str | None) -> list[str]:
+    if plan.fit is None:
+        return []
+    lines = [f"to fit into {plan.usable_bytes / 2**30:,.1f} GiB, nine tenths of the memory of {plan.device}:"]
+    lines += [f"  {reason}" for reason in plan.fit.reasons]
+    if not plan.fit.settings:
+        return [*lines, "nothing needs to be changed", f"  {command}"]
+    tree: dict[str, dict[str, Any]] = {}
+    for path, value in plan.fit.settings.items():
+        part, name = path.split(".")
+        tree.setdefault(part, {})[name] = value
+    return [
+        *lines,
+        "on the command line:",
+        f"  {command}",
+        "or in the YAML file:",
+        indent(dump_yaml(tree).rstrip(), "  "),
+    ]
+
+
+def _loading_lines(plan: "Plan") -> list[str]:
+    loading = plan.loading
+    if loading is None:
+        return ["data loading: not measured, because no data was read"]
+    speed, workers = loading.examples_per_second, loading.num_workers
+    measured = f"one thread of this machine prepares {speed:,.0f} examples per second"
+    if loading.needed_by_rank is None or loading.needed_by_machine is None:
+        return [f"data loading: {measured}; the time of a step on {plan.device} is unknown"]
+    needed, of_machine, ranks = loading.needed_by_rank, loading.needed_by_machine, loading.ranks_of_machine
+    supply = f"its {f'{workers} workers prepare' if workers > 1 else 'worker prepares'} {speed * workers:,.0f}"
+    figures = f"{measured}. Each {plan.device} needs {needed:,.0f}, and {supply}"
+    if ranks > 1:
+        figures += f". The {ranks} of a machine need {of_machine:,.0f}, the work of {of_machine / speed:,.1f} cores"
+    if loading.keeps_up:
+        return [f"data loading keeps up: {figures}"]
+    lines = [f"DATA LOADING DOES NOT KEEP UP: {figures}", *(f"  fix: {remedy}" for remedy in loading.remedies)]
+    if plan.seconds is not None:
+        hours = plan.seconds / 3600
+        lines.append(
+            f"  as configured, loading takes {hours * needed / (speed * workers):,.2f} hours, not {hours:,.2f}"
+        )
+    return lines
+
+
+def _lines(plan: "Plan") -> list[str]:
     lines = [
         f"{plan.num_parameters:,} parameters on {plan.num_ranks} x {plan.device}, {plan.precision}",
         f"per step: {plan.tokens_per_step:,.0f} tokens, {plan.flops_per_step:.3g} FLOPs; each rank "

@@ -74,6 +74,11 @@ class BatchSource(ABC):
         `records` is empty if this rank has fewer packed microbatches than another rank.
         """
 
+    @property
+    def faster_loading(self) -> str | None:
+        """Advice how the same examples can be prepared once, before training. Default: None, there is no such way."""
+        return None
+
     def of_step(self, step: int) -> dict[str, np.ndarray]:
         """Return arrays for the whole step, such as a mixing share. They are added to each microbatch on every rank.
         Pure function of `step`. Default: no arrays."""

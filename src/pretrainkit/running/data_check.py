@@ -17,6 +17,7 @@ from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck,
 from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.initial import build_loader, with_num_steps
+from pretrainkit.running.loading import measure_loading, measured_steps
 from pretrainkit.running.run import check_new_run, checked
 from pretrainkit.tasks.rates import spread, table
 
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from pretrainkit.training.watch import Sample
     from pretrainkit.workers.processes import Progress
 
-_MAX_MEASURED = 4096
-"""Maximum number of examples whose lengths are measured."""
-_MAX_BUILT = 256
-"""Maximum number of examples of a step that are prepared: a batch of images may take minutes."""
-_MEASURING_SECONDS = 2.0
 _MAX_STEPS = 64
 """Number of steps whose batches are searched for examples of every component."""
 _MAX_TEXTS = 500
@@ -99,30 +95,19 @@ def _problems(recipe: Any, config: RunConfig, progress: Progress) -> list[str]:
 
 def _lengths(loader: Loader) -> np.ndarray:
     """Return the lengths in tokens of the examples of the first steps."""
-    steps = range(loader.first_step, loader.first_step + max(1, _MAX_MEASURED // loader.batch_size))
-    return np.concatenate([loader.source.lengths(loader.global_records(step)) for step in steps])
+    return np.concatenate([loader.source.lengths(loader.global_records(step)) for step in measured_steps(loader)])
 
 
 def _batch_figures(config: RunConfig, loader: Loader, lengths_N: np.ndarray, objective: AnyObjective) -> dict[str, str]:
     """Return the lengths of examples, the share of the microbatches that is not padding, and the speed at which
     examples are prepared on this machine."""
     low, middle, high = np.percentile(lengths_N, (5, 50, 95))
-    size = min(config.data.microbatch_size or loader.batch_size, loader.batch_size, _MAX_BUILT)
-    num_examples = tokens = slots = 0
-    seconds = 0.0
-    for step in range(loader.first_step, loader.first_step + max(1, _MAX_MEASURED // loader.batch_size)):
-        began = time.perf_counter()
-        batch = loader.source.build(loader.global_records(step).take(slice(0, size)))
-        seconds += time.perf_counter() - began
-        cost = objective.cost(batch)
-        num_examples, tokens, slots = num_examples + cost.examples, tokens + cost.tokens, slots + cost.slots
-        if seconds > _MEASURING_SECONDS:
-            break
+    loading = measure_loading(config, loader, objective)
     return {
         "example lengths": f"mean {lengths_N.mean():,.0f}, median {middle:,.0f}, 90 % from {low:,.0f} to {high:,.0f}, "
         f"longest {lengths_N.max():,} tokens (of {len(lengths_N):,} examples)",
-        "fill": f"{tokens / max(slots, 1):.1%} of the computed tokens are real, the rest is padding",
-        "data loading": f"{num_examples / seconds:,.0f} examples per second in one thread of this machine",
+        "fill": f"{loading.fill:.1%} of the computed tokens are real, the rest is padding",
+        "data loading": f"{loading.examples_per_second:,.0f} examples per second in one thread of this machine",
     }
 
 

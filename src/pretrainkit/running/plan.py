@@ -1,23 +1,35 @@
 """Resources of a run before it starts: memory per rank, FLOPs, time, cost, and a test of its parallel layout.
 
-Also the microbatch that fits into the memory of a device, computed before the first step or suggested after a step that
-did not fit.
+Also the settings that fit into the memory of a device: chosen by `pretrainkit plan --fit`, computed before the first
+step, or suggested after a step that did not fit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from shlex import quote
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.capabilities import PlansWithoutData, StandsOnEncoder
 from pretrainkit.recipes.registry import able, find_recipe
+from pretrainkit.running.fitting import (
+    DEVICES,
+    MEMORY_SHARE,
+    Fit,
+    MeasuredStep,
+    RankMemory,
+    changed_settings,
+    choose_fit,
+    num_values,
+    unfitted,
+)
 from pretrainkit.running.initial import build_loader, with_encoder, with_extra_steps, with_num_steps
+from pretrainkit.running.loading import Loading, measure_loading
 from pretrainkit.training.checkpoints.files import step_folders
 from pretrainkit.training.run import ParallelConfig, RunConfig
 from pretrainkit.workers.processes import without_collector
@@ -32,50 +44,12 @@ if TYPE_CHECKING:
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.optimizers.config import OptimizerConfig
 
-DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
-    {
-        "b200": ("NVIDIA B200", 180e9),
-        "h200": ("NVIDIA H200", 141e9),
-        "h100": ("NVIDIA H100", 80e9),
-        "a100": ("NVIDIA A100", 80e9),
-        "a100-40": ("NVIDIA A100", 40e9),
-        "l40s": ("NVIDIA L40S", 48e9),
-        "a10": ("NVIDIA A10", 24e9),
-        "l4": ("NVIDIA L4", 24e9),
-        "h20": ("NVIDIA H20", 96e9),
-        "rtx5090": ("NVIDIA GeForce RTX 5090", 32e9),
-        "rtx4090": ("NVIDIA GeForce RTX 4090", 24e9),
-        "rtx3090": ("NVIDIA GeForce RTX 3090", 24e9),
-    }
-)
-"""Devices by name: the name in `peak_flops`, and the bytes of memory according to the datasheet."""
 _MEASURED_EXAMPLES = (4, 8)
 """Sizes of the measured microbatches. Activations of larger ones are extrapolated linearly."""
 _ASSUMED_EXAMPLES = (1, 2)
 """Sizes of the measured microbatches if all examples are assumed to be equally long."""
 _MAX_DRY_RANKS = 1024
-_MEMORY_SHARE = 0.9
-"""Share of a device's memory that a plan may use; the rest is for torch, NCCL and fragmentation."""
-
-
-@dataclass(frozen=True)
-class RankMemory:
-    """Memory of one rank in bytes, under one strategy."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-    averages: float
-    """Averaged weights (`ema_decay`)."""
-    activations: float
-    """Activations of one microbatch at the peak of forward and backward pass, or the peak of the update if larger."""
-    gathered: float
-    """Weights and gradients of other ranks that are gathered temporarily."""
-
-    @property
-    def total(self) -> float:
-        """Sum of all parts."""
-        return sum(astuple(self))
+_STRATEGIES = ("ddp", "fsdp2", "hsdp")
 
 
 @dataclass(frozen=True)
@@ -111,6 +85,15 @@ class Plan:
     """Description of the assumed examples; None: real examples of data.train were measured."""
     numbers_on_rank: dict[str, dict[int, int]] = field(default_factory=dict)
     """Result of the dry run: number of parameter elements that a rank keeps, by strategy and rank."""
+    fit: Fit | None = None
+    """Settings that were chosen to fit; None: none were asked for. The rest of the plan describes them."""
+    loading: Loading | None = None
+    """Measured speed of the data loading; None: it was not measured."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory of a device that the run may use; infinite if it is unknown."""
+        return math.inf if self.device_bytes is None else MEMORY_SHARE * self.device_bytes
 
     def fits(self, strategy: str) -> bool:
         """True if the configured microbatches fit into the device."""
@@ -127,6 +110,9 @@ def make_plan(
     price: float | None = None,
     dry_run: bool = True,
     device_bytes: float | None = None,
+    fit: bool = False,
+    kept: Container[str] = (),
+    loading: bool = False,
 ) -> Plan:
     """Estimate the resources of a run without its devices. Imports torch, but never allocates memory for the model's
     parameters. The first examples of its data are read; without data, examples as long as the settings allow are
@@ -134,40 +120,59 @@ def make_plan(
 
     Args:
         num_gpus: Number of devices, one per rank.
-        device: One of `DEVICES`, or cpu.
+        device: One of `DEVICES`, or cpu, which is this machine.
         gpus_per_node: Devices of a machine, over which HSDP shards unless `parallel.shard_ranks` is set.
         mfu: Share of the datasheet's rate that the run is expected to reach, in (0, 1].
         price: Price of one device for an hour, in any unit.
         dry_run: Also distribute the model over the ranks.
         device_bytes: Memory of a device; None: according to its datasheet.
+        fit: Choose microbatch, strategy and activation checkpointing so that the run fits, and plan that run.
+        kept: Dotted paths of settings that `fit` must not change.
+        loading: Also measure the speed of the data loading on this machine, for about two seconds.
 
     Raises:
-        InputError: An unknown device, or an impossible number.
-        ConfigError: There is no data, and the recipe cannot plan without it.
+        InputError: An unknown device, an impossible number, or no settings that fit.
+        ConfigError: There is no data, and the recipe cannot plan without it; or `fit` cannot correct the settings.
     """
     import torch
 
+    from pretrainkit.dist.devices import rank_memory
     from pretrainkit.dist.env import World
     from pretrainkit.dist.parallelize import parallelize
     from pretrainkit.training.fake_step import faked
     from pretrainkit.training.throughput import peak_flops
 
     if device != "cpu" and device not in DEVICES:
-        raise InputError(f"unknown device: --device {device!r}\n  devices: cpu, {', '.join(DEVICES)}")
+        raise InputError(f"unknown hardware: --hardware {device}\n  choose one of: cpu, {', '.join(DEVICES)}")
     if num_gpus < 1 or not 0 < mfu <= 1:
         raise InputError(
             f"{num_gpus} devices with an MFU of {mfu} are impossible\n  use at least 1 device, and an MFU in (0, 1]"
         )
     if price is not None and not 0 <= price < math.inf:
         raise InputError(f"invalid price {price}\n  set the price of one device for an hour: --price 3.5")
-    recipe = find_recipe(config.recipe)
+    recipe, given = find_recipe(config.recipe), config
+    if fit:
+        config = unfitted(config, kept)
+        if config.token_budget is not None:
+            raise InputError(
+                "--fit and data.microbatch_tokens both define the size of a microbatch\n"
+                "  leave out --fit or data.microbatch_tokens"
+            )
+        if config.parallel.is_sharded and num_gpus == 1:
+            raise InputError(
+                f"parallel.strategy={config.parallel.strategy} needs more than one device\n"
+                "  leave parallel.strategy out, or plan for several devices: --gpus 2"
+            )
     shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
     config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
-    problems, assumed = config.problems(num_gpus), None
+    problems, assumed, speed = config.problems(num_gpus), None, None
     if config.has_training_data and not (isinstance(recipe, StandsOnEncoder) and not recipe.has_encoder(config)):
         config = recipe.bind(config)
         source = recipe.open_data(config, "train")
-        config = with_num_steps(config, build_loader(config, source, rank=0, world_size=1))
+        loader = build_loader(config, source, rank=0, world_size=1)
+        config = with_num_steps(config, loader)
+        if loading:
+            speed = measure_loading(config, loader, recipe.build_objective(config))
     else:
         config, assumed = able(recipe, PlansWithoutData).without_data(config)
         problems = config.problems(num_gpus)  # the assumed values cause no problems
@@ -176,115 +181,82 @@ def make_plan(
             f"{num_gpus} devices are not a whole number of machines with {gpus_per_node} devices each\n"
             "  change --gpus or --gpus-per-node, or set parallel.shard_ranks to a divisor of --gpus"
         )
-    per_rank = max(1, config.data.batch_size // num_gpus)
-    per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
-    microbatches = -(-per_rank // per_microbatch)
+    if fit and problems:
+        raise ConfigError(problems)
 
     def build() -> nn.Module:
         with torch.device("meta"):
             return recipe.build_model(config)
 
-    alone = config.parallel.changed(strategy="ddp", compile="off")
-    model = parallelize(faked(build()), alone, World(), torch.float32)  # applies activation checkpointing
-    measured, per_example, flops, tokens = _measure(
-        recipe, config, model, per_microbatch, device, is_assumed=assumed is not None
-    )
+    @cache
+    def measured(recomputes: bool) -> MeasuredStep:
+        alone = config.parallel.changed(strategy="ddp", compile="off", activation_checkpointing=recomputes)
+        model = parallelize(faked(build()), alone, World(), torch.float32)  # applies activation checkpointing
+        whole = config.changed(data={"microbatch_size": None}) if fit else config
+        return _measure(recipe, whole, model, num_gpus, shards, device, is_assumed=assumed is not None)
+
     name, known_bytes = DEVICES.get(device, (device, None))
-    device_bytes = device_bytes or known_bytes
-    precision = config.precision.compute if device == "cpu" else _compute_format(config)
-    peak = peak_flops(name, "tf32" if precision == "float32" and config.precision.matmul_tf32 else precision)
-    flops_per_step = flops * config.data.batch_size
-    seconds = None
-    if peak is not None and config.num_steps is not None:
-        seconds = config.num_steps * flops_per_step / (num_gpus * peak * mfu)
-
-    def memory_with(examples: int) -> dict[str, RankMemory]:
-        activations = measured.activations - per_example * (per_microbatch - examples)
-        if examples >= per_rank:  # with one microbatch, activations are freed while gradients are allocated
-            activations = max(0, activations - measured.gradients)
-        step = replace(measured, activations=int(activations))
-        return memory_by_strategy(model, step, num_gpus, shards, config.ema_decay is not None, precision)
-
-    memory, fitting = memory_with(per_microbatch), dict[str, int]()
-    if device_bytes is not None:
-        for examples in (size for size in range(1, per_rank + 1) if per_rank % size == 0):
-            for strategy, needed in memory_with(examples).items():
-                if needed.total < _MEMORY_SHARE * device_bytes:
-                    fitting[strategy] = examples
-    chosen = fitting.get(_strategy(config))
-    if config.parallel.fit == "auto" and chosen is not None and chosen < per_microbatch:
-        fitted = config.changed(data={"microbatch_size": chosen}, parallel={"fit": "off"})
-        rest: dict[str, Any] = {"mfu": mfu, "price": price, "dry_run": dry_run, "device_bytes": device_bytes}
-        return make_plan(fitted, num_gpus=num_gpus, device=device, gpus_per_node=gpus_per_node, **rest)
+    device_bytes = device_bytes or known_bytes or rank_memory(torch.device("cpu"), num_gpus)
+    num_bytes, chosen = None if device_bytes is None else MEMORY_SHARE * device_bytes, None
+    if not fit:
+        step = measured(config.parallel.activation_checkpointing)
+    elif num_bytes is None:
+        raise InputError("the memory of this machine is unknown\n  plan for a known device: --fit --hardware h200")
+    else:
+        config, step, reasons = choose_fit(config, kept, measured, num_bytes, gpus_per_node)
+        chosen = Fit(changed_settings(given, config), reasons)
+    fitting = {} if num_bytes is None else step.fitting(num_bytes)
+    examples = min(config.data.microbatch_size or step.per_rank, step.per_rank)
+    if config.parallel.fit == "auto":
+        examples = min(examples, fitting.get(_strategy(config), examples))
+    peak = peak_flops(name, "tf32" if step.precision == "float32" and config.precision.matmul_tf32 else step.precision)
+    flops_per_step = step.flops_per_example * config.data.batch_size
+    step_seconds = None if peak is None else flops_per_step / (num_gpus * peak * mfu)
+    seconds = None if step_seconds is None or config.num_steps is None else config.num_steps * step_seconds
+    if speed is not None and step_seconds is not None:
+        needed = config.data.batch_size / num_gpus / step_seconds
+        speed = speed.compared(config, source, needed, min(num_gpus, gpus_per_node))
+    laid_out: dict[str, dict[int, int]] = {}
+    if dry_run:
+        strategies = _STRATEGIES if chosen is None else (_strategy(config),)
+        laid_out = _laid_out(build if num_gpus > 1 else lambda: step.model, num_gpus, shards, strategies)
     return Plan(
-        num_parameters=_size(model),
+        num_parameters=num_values(step.model),
         num_ranks=num_gpus,
         device=name,
-        precision=precision,
-        examples_per_microbatch=per_microbatch,
-        microbatches_per_step=microbatches,
-        memory=memory,
+        precision=step.precision,
+        examples_per_microbatch=examples,
+        microbatches_per_step=-(-step.per_rank // examples),
+        memory=step.needed(examples),
         device_bytes=device_bytes,
         fitting=fitting,
         flops_per_step=flops_per_step,
-        tokens_per_step=tokens * config.data.batch_size,
+        tokens_per_step=step.tokens_per_example * config.data.batch_size,
         num_steps=config.num_steps,
         mfu=mfu,
         seconds=seconds,
         cost=None if seconds is None or price is None else price * num_gpus * seconds / 3600,
         problems=problems,
         assumed=assumed,
-        numbers_on_rank=_laid_out(build if num_gpus > 1 else lambda: model, num_gpus, shards) if dry_run else {},
+        numbers_on_rank=laid_out,
+        fit=chosen,
+        loading=speed,
     )
-
-
-def memory_by_strategy(
-    model: nn.Module, step: StepMemory, num_ranks: int, shard_ranks: int, has_averages: bool, precision: str
-) -> dict[str, RankMemory]:
-    """Return the memory of a rank under DDP, under FSDP2 over all ranks, and under HSDP, which is FSDP2 over
-    `shard_ranks` with copies on the others.
-
-    A sharded rank gathers the weights of two blocks at a time, the second in advance. It keeps those outside the blocks
-    during the whole step. The gradients of one group are whole before they are scattered.
-    """
-    blocks = [_size(block) for block in model.blocks()]  # type: ignore[operator]
-    numbers = _size(model)
-    rest = numbers - sum(blocks)
-    width = 2 if precision in ("bfloat16", "float16") else 4
-    in_flight = (min(len(blocks), 2) * max(blocks, default=0) + rest) * width + 4 * max([*blocks, rest])
-    averages = 4 * numbers if has_averages else 0
-    temporary = max(step.activations, step.update)
-    memory = {"ddp": RankMemory(step.weights, step.gradients, step.optimizer, averages, temporary, 0)}
-    for name, shards in (("fsdp2", num_ranks), ("hsdp", shard_ranks)):
-        if shards > 1 and num_ranks % shards == 0:
-            # Autocast keeps a copy of each weight in the compute format; sharding gathers such a copy anyway.
-            copies = (numbers - rest) * width if width == 2 else 0
-            memory[name] = RankMemory(
-                step.weights / shards,
-                step.gradients / shards,
-                step.optimizer / shards,
-                averages / shards,
-                max(temporary - copies, temporary / 2),
-                in_flight,
-            )
-    return memory
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _measure(
     recipe: Recipe[Any],
     config: RunConfig,
     model: nn.Module,
-    per_microbatch: int,
+    num_ranks: int,
+    shard_ranks: int,
     device: str,
     *,
     is_assumed: bool,
-) -> tuple[StepMemory, float, float, float]:
-    """Return the memory of a step with microbatches of `per_microbatch` examples, the growth of its activations per
-    example, and the FLOPs and tokens of one example."""
+) -> MeasuredStep:
+    """Measure a step of `config` with two small microbatches of different sizes."""
+    per_rank = max(1, config.data.batch_size // num_ranks)
+    per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
     sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
     batches = [host_batch_of(recipe, config, size, is_assumed) for size in sizes]
@@ -305,7 +277,19 @@ def _measure(
         slope = (memories[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
         memory = replace(memory, activations=int(memory.activations + slope * (slots - costs[0].slots)))
         per_example = slope * cost.slots / sizes[-1]
-    return memory, per_example, flops, tokens
+    return MeasuredStep(
+        model=model,
+        memory=memory,
+        examples=per_microbatch,
+        activations_per_example=per_example,
+        flops_per_example=flops,
+        tokens_per_example=tokens,
+        per_rank=per_rank,
+        num_ranks=num_ranks,
+        shard_ranks=shard_ranks,
+        has_averages=config.ema_decay is not None,
+        precision=config.precision.compute if device == "cpu" else _compute_format(config),
+    )
 
 
 def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:
@@ -359,7 +343,7 @@ def _compute_format(config: RunConfig) -> str:
     return "bfloat16" if config.precision.compute == "auto" else config.precision.compute
 
 
-def _laid_out(build: Any, num_ranks: int, shard_ranks: int) -> dict[str, dict[int, int]]:
+def _laid_out(build: Any, num_ranks: int, shard_ranks: int, strategies: Sequence[str]) -> dict[str, dict[int, int]]:
     from pretrainkit.training.fake_step import numbers_per_rank
 
     ranks = min(num_ranks, _MAX_DRY_RANKS)
@@ -368,7 +352,9 @@ def _laid_out(build: Any, num_ranks: int, shard_ranks: int) -> dict[str, dict[in
         layouts.append(ParallelConfig(strategy="fsdp2", compile="off"))
     if 1 < shard_ranks < ranks and ranks % shard_ranks == 0:
         layouts.append(ParallelConfig(strategy="hsdp", shard_ranks=shard_ranks, compile="off"))
-    return {layout.strategy: numbers_per_rank(build, layout, ranks) for layout in layouts}
+    return {
+        layout.strategy: numbers_per_rank(build, layout, ranks) for layout in layouts if layout.strategy in strategies
+    }
 
 
 def _strategy(config: RunConfig) -> str:

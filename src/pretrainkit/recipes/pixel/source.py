@@ -22,7 +22,7 @@ from pretrainkit.recipes.pixel.augment import Augmenter, FontChoice
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelAugmentConfig, PixelRun
 from pretrainkit.recipes.pixel.masking import draw_masks
-from pretrainkit.recipes.pixel.rows import Rows, open_rows
+from pretrainkit.recipes.pixel.rows import Rows, StoredRows, open_rows
 from pretrainkit.recipes.recipe import Split
 from pretrainkit.rendering.folder import open_renderer
 from pretrainkit.rendering.identity import describe
@@ -86,6 +86,17 @@ class PixelSource(BatchSource):
             "fill_rate": float(lengths.mean()) / (self.config.data.max_patches - 1),
             "rows": ", ".join(dict.fromkeys(component.way for component in self.components)),
         }
+
+    @property
+    def faster_loading(self) -> str | None:
+        """Advice to draw text once."""
+        augment = self.config.data.augment
+        needs_drawing = augment.fonts or augment.sizes
+        if needs_drawing or all(isinstance(component, StoredRows) for component in self.components):
+            return None
+        return (
+            "draw the text once: pretrainkit render TEXT --renderer RENDERER --out FOLDER, and data.train=FOLDER/train"
+        )
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """Return the number of patches of each row, including its end patch, int64 (B,)."""

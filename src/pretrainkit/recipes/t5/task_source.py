@@ -70,6 +70,13 @@ class TaskBatches(BatchSource):
         rows = shares(self.names, self.weights, self.sizes, lengths)
         return {**super().summary(), "split": self.tasks[0].split, "mixture": rows}
 
+    @property
+    def faster_loading(self) -> str | None:
+        """Advice to preprocess tasks once."""
+        if all(task.is_cached for task in self.tasks):
+            return None
+        return "preprocess the tasks once: pretrainkit tasks cache NAME --out FOLDER, and data.caches=FOLDER"
+
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """Return a (B,) upper bound, because the length of an example is known only after it is computed."""
         data = self.config.data
