@@ -490,6 +490,26 @@ def test_a_machine_without_a_compiler_is_told_how_to_say_nothing(lab: Path, monk
         assert "compiler" not in warned
 
 
+def test_data_that_loads_too_slowly_is_prepared_once_as_advised(lab: Path, tmp_path: Path) -> None:
+    texts = f"pixel/tiny {PIXEL} data.train=corpus/train data.renderer=renderer"
+    tasks = f"t5/mini {T5} {T5_DATA} data.task=good data.modules=my_tasks.py data.valid_split=null"
+    for config, own in (
+        (texts, {"TEXT": "corpus", "RENDERER": "renderer", "FOLDER": f"{tmp_path}/rows --max-patches 36"}),
+        (tasks, {"FOLDER": f"{tmp_path}/caches --module my_tasks.py --workers 1"}),
+    ):
+        plan = f"plan {config} --no-dry-run --mfu 1"
+        with within(lab):
+            out = run_here(plan.split()).out
+            command, setting = re.search(r"pretrainkit (.+), and (data\..+)", out).groups()
+            for word, mine in own.items():
+                command = command.replace(word, mine)
+            data.must(*command.split())
+            prepared = setting.replace("FOLDER", own["FOLDER"].split()[0])
+            ended = run_here([*plan.split(), prepared])
+        assert "data loading" in ended.out.lower(), ended.err
+        assert "once" not in ended.out
+
+
 def test_every_remedy_is_followed(lab: Path) -> None:
     """Whoever writes a message with a remedy writes a case that follows it, or says in `NOT_HERE` why none can."""
     printed = (remedies.site_of(tried(number, lab).message) for number in range(len(CASES)))

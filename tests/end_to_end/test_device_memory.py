@@ -47,6 +47,19 @@ def test_the_largest_microbatch_that_fits_gives_the_same_run(
     assert pk.load_config(str(small / "config.yaml")).data.microbatch_size == 8
 
 
+def test_the_command_of_a_plan_that_fits_gives_the_same_run(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*words, "data.batch_size=64", "num_steps=3"]
+    succeed(*words, "--out", tmp_path / "whole")
+    has_memory(monkeypatch, (needed(words, 16) + needed(words, 32)) / 2 / 0.9)
+    out = succeed("plan", *words[1:], "--hardware", "cpu", "--fit")
+    command = shlex.split(out.partition("on the command line:\n  pretrainkit ")[2].partition("\n")[0])
+    succeed(*command, "--out", tmp_path / "fitted")
+    assert pk.load_config(str(tmp_path / "fitted" / "config.yaml")).data.microbatch_size == 16
+    assert losses(tmp_path / "fitted") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+
+
 def test_what_cannot_be_fitted_says_so(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = ("--out", tmp_path / "run")
     message = refused(*words, "parallel.fit=auto", "data.microbatch_tokens=96", *out)

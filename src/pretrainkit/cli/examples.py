@@ -59,7 +59,7 @@ EXAMPLES = {
     "infer": "pretrainkit infer runs/t5 --input articles.jsonl --inputs 'summarize: {article}' --out summaries.jsonl",
     "export": "pretrainkit export runs/mini --out exported --license apache-2.0",
     "import": "pretrainkit import bert-base-uncased --recipe bert --out imported",
-    "plan": "pretrainkit plan bert/base --gpus 8 --hardware h100",
+    "plan": "pretrainkit plan bert/large --gpus 8 --hardware rtx4090 --fit",
     "doctor": "pretrainkit doctor --json",
     "runs": "pretrainkit runs runs --where state=finished --sort masked_lm_loss",
     "report": "pretrainkit report runs/mini runs/large --out comparison.html",

@@ -73,9 +73,12 @@ class TaskBatches(BatchSource):
     @property
     def faster_loading(self) -> str | None:
         """Advice to preprocess tasks once."""
-        if all(task.is_cached for task in self.tasks):
-            return None
-        return "preprocess the tasks once: pretrainkit tasks cache NAME --out FOLDER, and data.caches=FOLDER"
+        registry = registry_of(self.config)
+        markers = {task.name: registry.get_task(task.name).cache_marker for task in self.tasks if not task.is_cached}
+        names = " ".join(name for name, marker in markers.items() if marker is not None)
+        return (
+            f"preprocess once: pretrainkit tasks cache {names} --out FOLDER, and data.caches=FOLDER" if names else None
+        )
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """Return a (B,) upper bound, because the length of an example is known only after it is computed."""
