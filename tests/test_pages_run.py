@@ -406,7 +406,7 @@ WALKS = [
         "docs/launching.md",
         launching,
         smaller={"--nproc 8": "--nproc 1"},
-        behind={"^pretrainkit (train|plan)": f"{BERT} {QUICK} data.batch_size=64"},
+        behind={"^pretrainkit (train|plan) bert": f"{BERT} {QUICK} data.batch_size=64"},
         not_here={
             "^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it",
             r"--launch slurm": OTHER_MACHINES,
