@@ -114,9 +114,9 @@ def test_what_is_printed_can_be_used_as_it_is(fit: str, tmp_path: Path) -> None:
 
 
 def test_if_nothing_fits_what_is_missing_is_printed_and_the_advice_works() -> None:
-    layers = ["model.num_encoder_layers=4", "model.num_decoder_layers=4"]
+    layers = ["model.num_encoder_layers=8", "model.num_decoder_layers=8"]
     words = ["plan", "t5/1.1-xl", *layers, "--fit", "--no-dry-run", "--hardware", "rtx4090"]
-    kept = ["data.microbatch_size=512"]
+    kept = ["data.microbatch_size=256"]
     message = refused(*words, *kept)
     needed, missing = (float(size) for size in re.search(r"need (.+) GiB, so (.+) GiB are missing", message).groups())
     assert needed - missing == pytest.approx(MEMORY_SHARE * DEVICES["rtx4090"][1] / 2**30, abs=0.11)
