@@ -65,3 +65,24 @@ def test_a_deep_check_of_4m_prints_what_cannot_be_used_and_exits_with_2(cli, tmp
     assert f"problem: image {tmp_path / 'set' / 'rgb' / '1.png'} is broken" in result.out
     assert result.out.endswith("problems: 6\n")
     assert len(json.loads(cli(*words, "--deep", "--json").out)["problems"]) == 6
+
+
+def test_the_page_is_written_for_good_and_for_broken_data(cli, tokens, tmp_path):
+    settings = [f"data.train={tokens}", "data.batch_size=4", "num_steps=20"]
+    result = cli("data", "check", "bert/tiny", *settings, "--page", tmp_path / "pages" / "data.html")
+    assert result.code == 0
+    assert result.out.endswith(f"page: {tmp_path / 'pages' / 'data.html'}\n")
+    page = (tmp_path / "pages" / "data.html").read_text("utf-8")
+    assert "<h1>bert/tiny</h1>" in page
+    assert "Examples as the model reads them" in page
+    (shard, *_) = tokens.glob("tokens-*.bin")
+    shard.write_bytes(shard.read_bytes()[::-1])
+    assert cli("data", "check", "bert/tiny", *settings, "--deep", "--page", tmp_path / "broken.html").code == 2
+    assert f"{shard.name} has sha256" in (tmp_path / "broken.html").read_text("utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_an_error(cli, tokens):
+    settings = [f"data.train={tokens}", "data.batch_size=4", "num_steps=20"]
+    result = cli("data", "check", "bert/tiny", *settings, "--page", tokens / "manifest.json" / "data.html")
+    assert result.code == 2
+    assert "manifest.json" in result.err
