@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 from pretrainkit.eval.inference import Inference, write_lines
 from pretrainkit.files.manifest import file_sha256, read_manifest
@@ -68,6 +69,12 @@ def test_resumed_is_uninterrupted_byte_for_byte_and_repeats_no_chunk(tmp_path_fa
     assert {path.name for path in folder.iterdir()} == {
         f"{name}.jsonl{end}" for name in ("whole", "resumed") for end in ("", ".manifest.json")
     }
+
+
+def test_progress_says_how_many_examples_are_answered(tmp_path, capsys):
+    with shown_stages() as progress:
+        write(tmp_path / "squares.jsonl", Squares(7), progress=progress)
+    assert capsys.readouterr().err == "answering 7 examples\n"
 
 
 @settings(max_examples=15)

@@ -268,6 +268,14 @@ def test_progress_reaches_the_size_of_the_input_and_tells_the_speed(corpus, smal
     assert any(re.search(r"text patches, [\d,]+ per second", note) for note in seen.notes)
 
 
+def test_the_speed_of_the_same_patches_is_printed_once(corpus, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(prerender_module, "_SECONDS_BETWEEN_NOTES", 0)
+    seen, settings = Notes(), RenderSettings(shard_characters=3000)
+    prerender(find_documents([corpus]), small, tmp_path / "out", settings, workers=1, progress=seen)
+    patches = [note.partition(" text patches")[0] for note in seen.notes if "per second" in note]
+    assert len(patches) == len(set(patches)) > 1
+
+
 @pytest.mark.parametrize("strategy", ["words", "bigrams"])
 def test_rows_of_words_that_begin_patches_lose_none_and_leave_no_room_for_one(latin_font, strategy):
     renderer = Renderer(RendererConfig(font_file=latin_font, max_seq_length=30, strategy=strategy))

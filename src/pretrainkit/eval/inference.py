@@ -140,7 +140,7 @@ def write_lines(
 
     starts = range(begin, end, chunk_size)
     paths = [chunks / f"chunk-{place:05d}-of-{len(starts):05d}.jsonl" for place in range(len(starts))]
-    progress.stage("examples", end - begin, "example")
+    progress.stage("answering", end - begin, "example")
     for start, path in zip(starts, paths, strict=True):
         stop = min(start + chunk_size, end)
         if not path.is_file():

@@ -27,8 +27,8 @@ _FORMATS = {
     "arrow": "Arrow",
     "dump": "Wikipedia dump",
 }
-SMALL_HOURS, SMALL_BYTES = 0.75, 5_000_000
-"""Hours and bytes below which the smallest model is proposed."""
+_SMALL_HOURS, _SMALL_BYTES = 0.75, 5_000_000
+"""Hours without an accelerator, and bytes, below which the smallest model is proposed."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,13 @@ def length_decisions(request: ProjectRequest, most_passes: int = MOST_PASSES) ->
         ),
         Decision("data.num_epochs", most_passes, "upper limit: more passes over the same data teach little"),
     )
+
+
+def available(request: ProjectRequest, num_bytes: int) -> tuple[str, bool]:
+    """Return the hours, the device and the amount of text for people, and True if they are enough only for the smallest
+    model."""
+    is_small = num_bytes < _SMALL_BYTES or (request.hours < _SMALL_HOURS and not request.has_accelerator)
+    return f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text", is_small
 
 
 def size(num_bytes: float) -> str:

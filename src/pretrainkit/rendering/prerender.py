@@ -219,7 +219,7 @@ class RenderJob:
         num_bytes = self.documents.num_bytes
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
-        records, start_time, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
+        records, start_time, noted, num_patches, num_noted = [], time.monotonic(), time.monotonic(), 0, 0
 
         def note_speed() -> None:
             rate = num_patches / max(time.monotonic() - start_time, 1e-9)
@@ -234,9 +234,9 @@ class RenderJob:
                     self.progress.advance(num_read - self._shown_by_task.pop(record["index"], 0))
                 num_patches += sum(entry["num_patches"] for entry in record["files"].values())
                 if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
-                    noted = time.monotonic()
+                    noted, num_noted = time.monotonic(), num_patches
                     note_speed()
-        if records:
+        if num_patches > num_noted:
             note_speed()
         if self.kept:
             num_files = len(self.kept) + len(records)

@@ -13,6 +13,8 @@ _WORDS = {
     "ema": "EMA",
     "valid": "held-out",
     "gib": "GiB",
+    "i2t": "I2T",
+    "t2i": "T2I",
 }
 _SHARES = frozenset({"padding", "data_wait", "mfu"})
 

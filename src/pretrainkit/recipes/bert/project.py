@@ -9,11 +9,9 @@ import numpy as np
 from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal
 from pretrainkit.recipes.text_projects import (
     BYTES_PER_TOKEN,
-    SMALL_BYTES,
-    SMALL_HOURS,
     TOKENS,
+    available,
     prepare_text,
-    size,
     token_stages,
     training_decisions,
     vocabulary_size,
@@ -63,9 +61,9 @@ class Preset(NamedTuple):
 
 def choose_preset(request: ProjectRequest, num_bytes: int) -> Preset:
     """Return the largest preset that is worth training with this amount of text and the hours of the request."""
-    given = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
+    given, is_small = available(request, num_bytes)
     if request.has_accelerator and num_bytes >= _LARGE_BYTES and request.hours >= _LARGE_HOURS:
         return Preset("bert/modern-base", 512, 1024, f"{given}: enough for 136 M parameters")
-    if num_bytes < SMALL_BYTES or (request.hours < SMALL_HOURS and not request.has_accelerator):
+    if is_small:
         return Preset("bert/modern-tiny", 32, 128, f"{given}: two layers learn the most from little text or time")
     return Preset("bert/modern-mini", 32, 128, f"{given}: four layers, the smallest model worth fine-tuning")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal
 from pretrainkit.recipes.text_projects import (
     BYTES_PER_TOKEN,
-    SMALL_BYTES,
-    SMALL_HOURS,
     TOKENS,
+    available,
     prepare_text,
-    size,
     token_stages,
     training_decisions,
     vocabulary_size,
@@ -20,10 +18,10 @@ def propose(request: ProjectRequest) -> Proposal:
     """Return the proposal. Raises DataError if there is too little text."""
     text = prepare_text(request)
     num_bytes = text.survey.num_bytes
-    available = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
-    preset, length, why = "t5/mini", 512, f"{available}: 4 + 4 layers, the smallest model worth fine-tuning"
-    if num_bytes < SMALL_BYTES or (request.hours < SMALL_HOURS and not request.has_accelerator):
-        preset, length, why = "t5/micro", 64, f"{available}: 2 + 2 layers learn the most from little text or time"
+    given, is_small = available(request, num_bytes)
+    preset, length, why = "t5/mini", 512, f"{given}: 4 + 4 layers, the smallest model worth fine-tuning"
+    if is_small:
+        preset, length, why = "t5/micro", 64, f"{given}: 2 + 2 layers learn the most from little text or time"
     vocabulary = vocabulary_size(text.survey)
     # Segments are cut regardless of documents, and spans of them become the targets.
     num_examples = max(1.0, text.num_train_bytes / BYTES_PER_TOKEN / length)
