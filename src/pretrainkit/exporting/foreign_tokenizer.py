@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 import shutil
+import string
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
@@ -36,6 +37,33 @@ def tokenizer_beside(folder: Path) -> Path | None:
         return folder
     names = [name for name in _VOCABULARIES if (folder / name).is_file()]
     return _converted(folder, names) if names else None
+
+
+def with_cleaning(folder: Path, cleaning: Literal["lower", "canonicalize"], out: Path) -> Path:
+    """Write a copy of a tokenizer to the new folder `out`, which first cleans texts as open_clip does, and return it.
+
+    Args:
+        cleaning: lower: fold texts to lower case; canonicalize: also remove ASCII punctuation, of which an underscore
+            becomes a space.
+    """
+    from tokenizers import Regex, Tokenizer, normalizers
+
+    if not (folder / TOKENIZER_JSON).is_file():
+        raise _unreadable(folder, [], f"the model cleans texts first ({cleaning}), which needs a {TOKENIZER_JSON}")
+    model = Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+    punctuation = (("_", " "), (Regex(f"[{re.escape(string.punctuation)}]"), ""))
+    steps = [normalizers.Replace(*pair) for pair in punctuation] if cleaning == "canonicalize" else []
+    steps += [normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    model.normalizer = normalizers.Sequence([*steps, *([model.normalizer] if model.normalizer else [])])
+    with new_folder(out) as aside:
+        for name in (*_OTHERS[1:-1], CONFIG_JSON):
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, aside / name)
+        model.save(str(aside / TOKENIZER_JSON))
+        # Other classes of transformers build their own normalizer in place of the one in the file.
+        about = _json(folder / CONFIG_JSON) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+        (aside / CONFIG_JSON).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return out
 
 
 def _converted(folder: Path, names: list[str]) -> Path:

@@ -201,6 +201,9 @@ class ImportedModel:
     """Number of training updates; None if the file does not record it."""
     trained_length: int | None = None
     """Maximum number of tokens of an example in training; None if unknown."""
+    cleaning: Literal["lower", "canonicalize"] | None = None
+    """Cleaning of texts before they are encoded: lower case, or also without punctuation; None: no cleaning, or that of
+    the tokenizer."""
 
 
 class ReadsFiles(Capability[Run]):

@@ -252,6 +252,7 @@ def import_model(
         tokenizer: Folder of the model's tokenizer, if there is none beside the model; a copy is kept.
         pooling: How a classifier computes one vector of a text, if its files do not define it.
     """
+    from pretrainkit.exporting.foreign_tokenizer import with_cleaning
     from pretrainkit.exporting.native import write_native
 
     path = fetched(path)
@@ -268,7 +269,10 @@ def import_model(
         imported = read_foreign_model(path, recipe, format=format, config=config)
         model = with_weights(find_recipe(imported.config.recipe), imported.config, imported.state, path)
         require_ids_of_model(imported.config, own_tokenizer)
-        write_native(imported.config, model, own_tokenizer, Path(out), imported.trained_length)
+        with TemporaryDirectory() as scratch:
+            if own_tokenizer is not None and imported.cleaning is not None:
+                own_tokenizer = with_cleaning(own_tokenizer, imported.cleaning, Path(scratch, "tokenizer"))
+            write_native(imported.config, model, own_tokenizer, Path(out), imported.trained_length)
         return Path(out)
     if config is not None:
         raise InputError(f"config={config} is only for files; {path} defines its own architecture\n  leave it out")

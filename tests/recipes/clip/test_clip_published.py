@@ -196,6 +196,57 @@ def test_the_exported_tokenizer_gives_open_clip_the_same_ids(tokenizer, tmp_path
     assert ids.tolist() == expected.tolist()
 
 
+def word_tokenizer(folder):
+    """A tokenizer that keeps case and punctuation, in the form of a hub repository."""
+    import tokenizers
+
+    pieces = ["<pad>", "</s>", "<unk>", "a", "Photo", "photo", "of", "A", "CAT", "cat", ",", ".", "(", ")", "_", "b"]
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(dict(zip(pieces, range(16), strict=True)), "<unk>"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    model.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    model.save(str(folder / "tokenizer.json"))
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("cleaning", ["canonicalize", "lower", "whitespace"])
+def test_captions_are_cleaned_as_open_clip_cleans_them(cleaning, tmp_path):
+    """The SigLIPs of open_clip have lower case without punctuation, which no file of their tokenizer says."""
+    open_clip = pytest.importorskip("open_clip")
+    options = {"hf_tokenizer_name": "any", "tokenizer_kwargs": {"clean": cleaning}, "pool_type": "eos", "eos_id": 1}
+    config = model_cfg(None, {"vocab_size": 16})
+    theirs = random_open_clip(open_clip, json.loads(json.dumps(config)))
+    config["text_cfg"] |= options
+    folder = save(tmp_path / "theirs", theirs, config)
+    word_tokenizer(folder)
+    import_model(folder, None, tmp_path / "ours", format="openclip")
+    texts = ["A  Photo of\ta CAT, (cat).", "a_b", "photo", ""]
+    expected = open_clip.get_tokenizer(f"local-dir:{folder}")(texts).tolist()
+    ours = CaptionTokenizer(tmp_path / "ours" / "tokenizer")
+    assert ours.encode(texts, 12, num_columns=12)["input_ids"].tolist() == expected
+    export(tmp_path / "ours", "openclip", tmp_path / "back")
+    assert open_clip.get_tokenizer(f"local-dir:{tmp_path / 'back'}")(texts).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"tokenizer_kwargs": {"clean": "other"}}, "has tokenizer_kwargs.clean 'other', which is not supported"),
+        ({"tokenizer_kwargs": {"strip_sep_token": True}}, "has strip_sep_token True, which this recipe does not"),
+        ({"tokenizer_mode": "clips"}, "has tokenizer_mode 'clips', which this recipe does not support"),
+    ],
+)
+def test_tokenizers_that_are_used_in_another_way_are_refused(setting, message, tmp_path):
+    state = {name: tensor.contiguous() for name, tensor in LikeOpenAI().state_dict().items()}
+    save_file(state, tmp_path / "open_clip_model.safetensors")
+    content = {"model_cfg": model_cfg(None, {"heads": 1, **setting})}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=message):
+        import_model(tmp_path, None, tmp_path / "ours", format="openclip")
+
+
 class Layer(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -430,6 +481,25 @@ def test_siglips_tokenizer_gives_the_ids_of_transformers(transformers, tmp_path)
     ours = CaptionTokenizer(tmp_path / "folder")
     expected = theirs(TEXTS, padding="max_length", max_length=16, truncation=True)["input_ids"]
     assert ours.encode(TEXTS, 16, num_columns=16)["input_ids"].tolist() == expected
+
+
+@pytest.mark.parametrize("has_lower_case", [True, False])
+def test_siglip_2s_tokenizer_gives_the_ids_of_transformers(has_lower_case, transformers, tmp_path):
+    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += list("aocatphfdogsmybedn2!,()")
+    vocab = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    theirs = transformers.Siglip2Tokenizer(vocab=vocab, merges=[], add_eos_token=True)
+    theirs.save_pretrained(tmp_path / "folder")
+    path = tmp_path / "folder" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    if not has_lower_case:  # as Gemma's own file
+        content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+        path.write_text(json.dumps(content))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    assert theirs.tokenize("CAT") == ["c", "a", "t"]
+    assert CaptionTokenizer(tmp_path / "folder").encode_bare(TEXTS) == [
+        theirs(text, add_special_tokens=False)["input_ids"] for text in TEXTS
+    ]
 
 
 @pytest.fixture(scope="module")

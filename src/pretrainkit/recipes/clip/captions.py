@@ -161,7 +161,12 @@ def load_model(folder: Path) -> "tokenizers.Tokenizer":
 
     try:
         if (folder / "tokenizer.json").is_file():
-            return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            kind = read_settings(folder / "tokenizer_config.json").get("tokenizer_class")
+            if kind == "Siglip2Tokenizer":  # transformers adds the lower case, which the file may lack
+                steps = [tokenizers.normalizers.Lowercase(), *([model.normalizer] if model.normalizer else [])]
+                model.normalizer = tokenizers.normalizers.Sequence(steps)
+            return model
         if (folder / "vocab.txt").is_file():
             return _bert_wordpiece(folder)
         if str(read_settings(folder / "tokenizer_config.json").get("tokenizer_class")).startswith("Siglip"):

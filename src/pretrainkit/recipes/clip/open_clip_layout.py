@@ -71,7 +71,9 @@ _ONLY_BLOCKS: dict[str, Any] = {
     "scale_fc": False,
 }
 _ONLY_VISION = _ONLY_BLOCKS | {"attentional_pool": False, "no_ln_pre": False, "pos_embed_type": "learnable"}
-_ONLY_TEXT = _ONLY_BLOCKS | {"embed_cls": False, "proj_type": "linear"}
+_ONLY_TEXT = _ONLY_BLOCKS | {"embed_cls": False, "proj_type": "linear", "tokenizer_mode": None}
+_CLEANINGS = {"whitespace": None, "lower": "lower", "canonicalize": "canonicalize"}
+"""Our names of what open_clip does to captions before it encodes them."""
 _READ_VISION = {
     *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "patch_dropout", "pool_type"),
     *("act_kwargs", "norm_kwargs", "attn_pooler_queries", "attn_pooler_heads", "timm_model_name"),
@@ -79,7 +81,7 @@ _READ_VISION = {
 }
 _READ_TEXT = {
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id", "no_causal_mask"),
-    *("pool_type", "proj_bias", "act_kwargs", "norm_kwargs", "hf_tokenizer_name", "tokenizer_mode"),
+    *("pool_type", "proj_bias", "act_kwargs", "norm_kwargs", "hf_tokenizer_name"),
     *("tokenizer_kwargs", "hf_model_name", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type"),
 }
 _READ_MODEL = {
@@ -135,6 +137,8 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
         (given.get("text_cfg") or {}, _READ_TEXT, _ONLY_TEXT),
     ):
         _require(part, known, wanted)
+    options = (given.get("text_cfg") or {}).get("tokenizer_kwargs") or {}
+    _require(options, {"clean"}, {"strip_sep_token": False})
     try:
         image, image_state = _image(tensors, given, config)
         words = given.get("text_cfg") or {}
@@ -160,8 +164,9 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
         normalize=cast(Any, tuple(map(tuple, colors))),
         longest=words.get("context_length", _HF_CONTEXT) if isinstance(text, HuggingFaceTextConfig) else None,
     )
+    cleaning: Any = _one_of(_CLEANINGS, options.get("clean", "whitespace"), "tokenizer_kwargs.clean")
     shown = _HF_PROJECTIONS[words.get("hf_proj_type", "mlp")] if isinstance(text, HuggingFaceTextConfig) else {}
-    return ImportedModel(run, state, {ours: shown.get(ours) or _their_name(ours) for ours in state})
+    return ImportedModel(run, state, {ours: shown.get(ours) or _their_name(ours) for ours in state}, cleaning=cleaning)
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -334,7 +339,7 @@ def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
     return ProjectionConfig(dim=len(projected)), state
 
 
-def _one_of(ours: Mapping[str, str], theirs: str, name: str) -> Any:
+def _one_of(ours: Mapping[str, Any], theirs: str, name: str) -> Any:
     if theirs not in ours:
         raise CheckpointError(f"{CONFIG} has {name} {theirs!r}, which is not supported\n  supported: {', '.join(ours)}")
     return ours[theirs]
