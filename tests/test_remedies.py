@@ -436,8 +436,14 @@ def test_the_remedy_works(number: int, lab: Path) -> None:
     )
 
 
-def test_text_becomes_token_shards_by_the_commands_of_the_message(tmp_path: Path) -> None:
-    data.put_texts(tmp_path / "text", 2, 160)
+@pytest.mark.parametrize("kind", ["files", "saved by datasets"])
+def test_text_becomes_token_shards_by_the_commands_of_the_message(kind: str, tmp_path: Path) -> None:
+    if kind == "files":
+        data.put_texts(tmp_path / "text", 2, 160)
+    else:
+        datasets = pytest.importorskip("datasets")
+        splits = {name: datasets.Dataset.from_dict({"text": data.texts(160, 0)}) for name in ("test", "train")}
+        datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "text"))
     with within(tmp_path):
         command = f"train bert/tiny {BERT} {QUICK} --out run".split()
         refused = run_here([*command, "data.train=text"])

@@ -47,8 +47,9 @@ _CALLS = {
 
 _OPEN_CLIP = """import open_clip
 
-model, preprocess = open_clip.create_model_from_pretrained("hf-hub:{name}")
-tokenizer = open_clip.get_tokenizer("hf-hub:{name}")"""
+model, preprocess = open_clip.create_model_from_pretrained("{place}:{name}")
+tokenizer = open_clip.get_tokenizer("{place}:{name}")"""
+_OPEN_CLIP_HERE = "pretrainkit import {place}{name} --format openclip --out model"
 
 
 def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, license: str | None = None) -> None:
@@ -70,7 +71,7 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
         "pipeline_tag": "zero-shot-image-classification" if is_open_clip else use and use.task,
         "tags": ["pretrainkit", config.recipe],
     }
-    usage = f"## Use\n\n```python\n{_OPEN_CLIP.format(name=name)}\n```" if is_open_clip else _usage(name, use)
+    usage = _open_clip_usage(name) if is_open_clip else _usage(name, use)
     parts = [card_header(header), f"# {name}", _about(config, classes, run), usage]
     if run is not None:
         parts += [_training(config, run), _results(config, run)]
@@ -88,6 +89,13 @@ def _about(config: RunConfig, classes: list[str] | None, run: Path | None) -> st
     return (
         f"A {kind}{size}, trained with [pretrainkit](https://pypi.org/project/pretrainkit/), recipe `{config.recipe}`."
     )
+
+
+def _open_clip_usage(name: str) -> str:
+    is_on_hub = "/" in name
+    theirs = _OPEN_CLIP.format(name=name, place="hf-hub" if is_on_hub else "local-dir")
+    ours = _OPEN_CLIP_HERE.format(name=name, place="hf-hub:" if is_on_hub else "")
+    return f"## Use\n\n```python\n{theirs}\n```\n\nWith pretrainkit:\n\n```bash\n{ours}\n```"
 
 
 def _usage(name: str, use: _Use | None) -> str:

@@ -52,7 +52,9 @@ def with_cleaning(folder: Path, cleaning: Literal["lower", "canonicalize"], out:
         raise _unreadable(folder, [], f"the model cleans texts first ({cleaning}), which needs a {TOKENIZER_JSON}")
     model = Tokenizer.from_file(str(folder / TOKENIZER_JSON))
     punctuation = (("_", " "), (Regex(f"[{re.escape(string.punctuation)}]"), ""))
-    steps = [normalizers.Replace(*pair) for pair in punctuation] if cleaning == "canonicalize" else []
+    steps: list[Any] = []
+    if cleaning == "canonicalize":
+        steps += [normalizers.Replace(*pair) for pair in punctuation]
     steps += [normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     model.normalizer = normalizers.Sequence([*steps, *([model.normalizer] if model.normalizer else [])])
     with new_folder(out) as aside:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from pretrainkit.errors import InputError, RunError
+from pretrainkit.files.cards import CARD
 from pretrainkit.files.manifest import file_sha256
 
 _log = logging.getLogger(__name__)
@@ -43,11 +44,7 @@ def fetch_model(name: str) -> Path:
             return _earlier_download(repository, revision, type(error).__name__)
         names = [file.rfilename for file in about.siblings or ()]
         weights = _WEIGHTS[:1] if any(file.endswith(".safetensors") for file in names) else _WEIGHTS
-        _log.warning(
-            "%s: licence %s; read it before you use or redistribute the model",
-            repository,
-            getattr(about.card_data, "license", None) or "not given",
-        )
+        _show_licence(repository, getattr(about.card_data, "license", None))
         return Path(snapshot_download(repository, revision=revision, allow_patterns=[*_MODEL_FILES, *weights]))
     except InputError:
         raise
@@ -62,7 +59,7 @@ def fetch_model(name: str) -> Path:
 def _earlier_download(repository: str, revision: str | None, reason: str) -> Path:
     """Return the folder of a model in the hub's cache. `reason`: why the hub was not asked. Raises InputError if there
     is none."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import ModelCard, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     patterns = [*_MODEL_FILES, _WEIGHTS[0]]
@@ -74,7 +71,14 @@ def _earlier_download(repository: str, revision: str | None, reason: str) -> Pat
             "  download it with a network connection and without HF_HUB_OFFLINE, or give a local folder"
         ) from error
     _log.warning("the hub cannot be reached (%s): using a copy of an earlier download", reason)
+    card = Path(path, CARD)
+    header = ModelCard.load(card, ignore_metadata_errors=True).data if card.is_file() else None
+    _show_licence(repository, getattr(header, "license", None))
     return Path(path)
+
+
+def _show_licence(repository: str, licence: str | list[str] | None) -> None:
+    _log.warning("%s: licence %s; read it before you use or redistribute the model", repository, licence or "not given")
 
 
 class UploadProgress(Protocol):

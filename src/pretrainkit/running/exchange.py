@@ -37,6 +37,7 @@ from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_ids_of_model, usable_tokenizer
 from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
+from pretrainkit.training.run import RunConfig
 
 _log = logging.getLogger(__name__)
 
@@ -272,7 +273,9 @@ def import_model(
         with TemporaryDirectory() as scratch:
             if own_tokenizer is not None and imported.cleaning is not None:
                 own_tokenizer = with_cleaning(own_tokenizer, imported.cleaning, Path(scratch, "tokenizer"))
-            write_native(imported.config, model, own_tokenizer, Path(out), imported.trained_length)
+            known = config is not None or read_settings(settings_beside(Path(path))) is not None
+            written = imported.config if known else _with_share_of_warmup(imported.config)
+            write_native(written, model, own_tokenizer, Path(out), imported.trained_length)
         return Path(out)
     if config is not None:
         raise InputError(f"config={config} is only for files; {path} defines its own architecture\n  leave it out")
@@ -285,8 +288,19 @@ def import_model(
         )
     opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=own_tokenizer)
     require_ids_of_model(opened.config, own_tokenizer)
-    write_native(opened.config, opened.model, opened.tokenizer, Path(out), _trained_length(opened, Path(path)))
+    known = read_settings(Path(path) / SETTINGS) is not None
+    written = opened.config if known else _with_share_of_warmup(opened.config)
+    write_native(written, opened.model, opened.tokenizer, Path(out), _trained_length(opened, Path(path)))
     return Path(out)
+
+
+def _with_share_of_warmup(config: RunConfig) -> RunConfig:
+    """Return the config of a model that does not define how it is trained, with a warm-up that also fits into a run of
+    few steps. Factors have no such warm-up: the learning rate after it depends on its length."""
+    schedule, num_steps = config.schedule, config.num_steps
+    if num_steps is None or not schedule.num_warmup_steps or schedule.name in ("factors", "inverse_sqrt"):
+        return config
+    return config.changed(schedule={"num_warmup_steps": 0, "warmup_share": schedule.num_warmup_steps / num_steps})
 
 
 def difference_from_huggingface(path: str | Path) -> float:

@@ -310,9 +310,15 @@ def _locate(index: int, begins: NDArray[np.int64], unit: str) -> tuple[int, int]
 
 
 def _text_in(path: Path) -> str | None:
-    """Return `path` if it is a file of raw text, or a pattern of such files if it is their folder, else None."""
+    """Return `path` if it is a file of raw text or a folder that `datasets` saved (its first split if it has several),
+    or a pattern of text files if it is their folder, else None."""
     if path.is_file():
         return str(path) if path.suffix in _TEXT else None
+    if (path / "dataset_dict.json").is_file():
+        splits = sorted((file.parent for file in path.glob("*/state.json")), key=lambda split: split.name != "train")
+        return str(splits[0]) if splits else None
+    if (path / "dataset_info.json").is_file():
+        return str(path)
     suffixes = [file.suffix for file in sorted(path.iterdir()) if file.suffix in _TEXT] if path.is_dir() else []
     return str(path / f"*{suffixes[0]}") if suffixes else None
 

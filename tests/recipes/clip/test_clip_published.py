@@ -1,6 +1,7 @@
 """Models of open_clip, OpenAI and SigLIP, in and out: equal embeddings in the library that made or reads them."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from pretrainkit.api import export, import_model, open_model
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.exporting.native import write_native
-from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.config import ProjectionConfig, TemperatureConfig
 from support.clip_models import (
     CAPTIONS,
@@ -185,7 +186,7 @@ def test_a_text_encoder_of_transformers_in_open_clip_comes_and_goes(name, kind, 
             export(tmp_path / "ours", "huggingface", tmp_path / "dual")
 
 
-def test_the_exported_tokenizer_gives_open_clip_the_same_ids(tokenizer, tmp_path):
+def test_the_exported_tokenizer_gives_open_clip_the_same_ids(tokenizer, tmp_path, monkeypatch):
     open_clip = pytest.importorskip("open_clip")
     theirs = random_open_clip(open_clip, model_cfg())
     folder = save(tmp_path / "theirs", theirs, model_cfg())
@@ -194,6 +195,14 @@ def test_the_exported_tokenizer_gives_open_clip_the_same_ids(tokenizer, tmp_path
     ids = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'back'}")(CAPTIONS)
     expected = CaptionTokenizer(tokenizer).encode(CAPTIONS, 12, num_columns=12)["input_ids"]
     assert ids.tolist() == expected.tolist()
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "back" / "README.md").read_text(), re.DOTALL)
+    exec(compile(snippet, "card", "exec"), {})
+    (command,) = re.findall(r"^pretrainkit (.*)$", (tmp_path / "back" / "README.md").read_text(), re.MULTILINE)
+    succeed(*command.split())
+    assert open_model(tmp_path / "model").config.model == open_model(tmp_path / "ours").config.model
+    export(tmp_path / "ours", "openclip", tmp_path / "named", name="someone/model")
+    assert '("hf-hub:someone/model")' in (tmp_path / "named" / "README.md").read_text()
 
 
 def word_tokenizer(folder):
@@ -554,6 +563,21 @@ def test_a_model_of_open_clip_is_trained_and_used_there_again(settings, pairs, t
     torch.testing.assert_close(ours["text"], text, rtol=0, atol=1e-5)
 
 
+def test_a_short_run_from_an_imported_model_needs_its_data_and_its_tokenizer_alone(pairs, tokenizer, tmp_path):
+    open_clip = pytest.importorskip("open_clip")
+    theirs = random_open_clip(open_clip, model_cfg())
+    folder = save(tmp_path / "theirs", theirs, model_cfg())
+    import_model(folder, None, tmp_path / "ours", format="openclip", tokenizer=tokenizer)
+    settings = [f"init_from={tmp_path / 'ours'}", pairs[0], "data.batch_size=4", "num_steps=20"]
+    config = api.load_config(str(tmp_path / "ours" / "config.yaml"), settings)
+    assert config.problems() == []
+    assert config.schedule.warmup_steps(400_000) == 2000
+    with pytest.raises(ConfigError) as refused:
+        tokenizer_folder(config)
+    setting = followed(refused.value, "recipes/clip/captions.py: data.tokenizer is not set")
+    assert tokenizer_folder(config.changed(data={"tokenizer": setting.partition("=")[2]})).is_dir()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [("objective.loss=siglip",), ("objective.loss=infonce",)])
 def test_a_siglip_is_trained_and_used_in_transformers_again(timm, transformers, settings, pairs, tmp_path):
@@ -602,6 +626,7 @@ def test_a_model_on_the_hub_is_imported_by_name_also_without_network_later(token
     with served_hub(tmp_path) as hub:
         hub.stored.update({path.name: path.read_bytes() for path in [*folder.iterdir(), tokenizer / "tokenizer.json"]})
         hub.stored["pytorch_model.bin"] = b"is not fetched where there are safetensors"
+        hub.stored["README.md"] = b"---\nlicense: apache-2.0\n---\n# Someone's model\n"
         words = ("import", "hf-hub:someone/set", "--format", "openclip", "--out")
         done = hub.command(*words, str(tmp_path / "ours"))
         assert done.returncode == 0, done.stderr
@@ -612,6 +637,7 @@ def test_a_model_on_the_hub_is_imported_by_name_also_without_network_later(token
         again = hub.command(*words, str(tmp_path / "again"))
         assert again.returncode == 0, again.stderr
         assert "using a copy of an earlier download" in again.stderr
+        assert "someone/set: licence apache-2.0; read it" in again.stderr
         unknown = hub.command("import", "hf-hub:someone/nothing", "--out", str(tmp_path / "none"))
         assert unknown.returncode == 2
         assert "there is no copy of an earlier download of someone/nothing\n" in unknown.stderr

@@ -122,6 +122,12 @@ def tokenizer_folder(config: ClipRun) -> Path:
     if name is None and isinstance(text, HuggingFaceTextConfig):
         name = text.name
     if name is None:
+        beside = None if config.init_from is None else Path(config.init_from, "tokenizer")
+        if beside is not None and beside.is_dir():
+            raise ConfigError(
+                "data.tokenizer is not set, and our own text transformer has no tokenizer\n"
+                f"  use the one of init_from: data.tokenizer={beside}"
+            )
         raise ConfigError(
             "data.tokenizer is not set, and our own text transformer has no tokenizer\n"
             "  give the folder of a tokenizer: data.tokenizer=FOLDER; a trained model needs the one it was trained "
