@@ -68,6 +68,7 @@ def test_less_memory_changes_more_of_the_run() -> None:
         "ddp and activation checkpointing",
         "fsdp2 and activation checkpointing",
     ]
+    assert least.fit.reasons[-1].endswith("a step takes up to a third longer than planned")
     assert least.memory["fsdp2"].total == pytest.approx(again.memory["fsdp2"].total, abs=1)
     with pytest.raises(InputError, match="nothing fits"):
         fitted(again.memory["fsdp2"].total - 1000)
@@ -197,3 +198,12 @@ def test_more_workers_are_advised_as_far_as_a_machine_has_cores() -> None:
 def test_help_names_every_kind_of_hardware() -> None:
     text = re.sub(r"[\s│]+", " ", pretrainkit("plan", "--help").out)
     assert all(re.search(rf"\b{name}\b", text) for name in DEVICES)
+
+
+def test_a_plan_states_the_time_of_a_step_and_of_the_run() -> None:
+    out = succeed("plan", "bert/base", "--gpus", "8", "--no-dry-run")
+    assert "1,000,000 steps of 22.6 ms at an MFU of 40%: 6.28 hours\n" in out
+    out = succeed("plan", "bert/base", "num_steps=null", "data.num_epochs=1", "--gpus", "8", "--no-dry-run")
+    assert (
+        "an unknown number of steps of 22.6 ms at an MFU of 40%; for the hours, give data.train or num_steps\n" in out
+    )

@@ -17,6 +17,7 @@ from pretrainkit.cli.options import Json
 from pretrainkit.config.base import shown
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError
+from pretrainkit.report.numbers import duration
 from pretrainkit.workers.processes import without_collector
 
 if TYPE_CHECKING:
@@ -189,12 +190,15 @@ def _lines(plan: "Plan") -> list[str]:
         lines.append(f"dry run of {strategy} on {1 + max(numbers)} ranks: {shown} numbers")
     if plan.assumed is not None:
         lines.insert(0, f"assumed, because no data is given: {plan.assumed}")
-    if plan.num_steps is None:
-        lines.append("no time estimate: the number of steps is unknown; give data.train or num_steps")
-    elif plan.seconds is None:
-        lines.append(f"{plan.num_steps:,} steps; no time estimate: the peak rate of {plan.device} is unknown")
+    steps = "an unknown number of steps" if plan.num_steps is None else f"{plan.num_steps:,} steps"
+    if plan.step_seconds is None:
+        lines.append(f"{steps}; no time estimate: the peak rate of {plan.device} is unknown")
+        return lines
+    steps += f" of {duration(plan.step_seconds)} at an MFU of {plan.mfu:.0%}"
+    if plan.seconds is None:
+        lines.append(f"{steps}; for the hours, give data.train or num_steps")
     else:
         cost = "" if plan.cost is None else f", {plan.cost:,.2f} at that price"
         hours = plan.seconds / 3600
-        lines.append(f"{plan.num_steps:,} steps at an MFU of {plan.mfu:.0%}: {hours:,.2f} hours{cost}")
+        lines.append(f"{steps}: {hours:,.2f} hours{cost}")
     return lines

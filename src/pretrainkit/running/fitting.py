@@ -217,7 +217,8 @@ def choose_fit(
             name = f"{strategy} and activation checkpointing" if recomputes else strategy
             if (most := fitting.get(strategy, 0)) >= (size or 1):
                 examples = min(size or most, step.per_rank)
-                reasons.append(f"{name}: {_choice(step, strategy, examples)}")
+                slower = "; a step takes up to a third longer than planned" if recomputes else ""
+                reasons.append(f"{name}: {_choice(step, strategy, examples)}{slower}")
                 microbatch = size if examples == step.per_rank else examples
                 parallel = {"strategy": strategy, "activation_checkpointing": recomputes}
                 return config.changed(data={"microbatch_size": microbatch}, parallel=parallel), step, reasons

@@ -75,6 +75,8 @@ class Plan:
     num_steps: int | None
     """None if it depends on data that is not given."""
     mfu: float
+    step_seconds: float | None
+    """Duration of a step at that MFU; None if the peak rate is unknown."""
     seconds: float | None
     """Duration of the whole run at that MFU; None if the peak rate or the number of steps is unknown."""
     cost: float | None
@@ -234,6 +236,7 @@ def make_plan(
         tokens_per_step=step.tokens_per_example * config.data.batch_size,
         num_steps=config.num_steps,
         mfu=mfu,
+        step_seconds=step_seconds,
         seconds=seconds,
         cost=None if seconds is None or price is None else price * num_gpus * seconds / 3600,
         problems=problems,
