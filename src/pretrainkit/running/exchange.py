@@ -282,6 +282,8 @@ def import_model(
     if not Path(path).exists():
         raise DataError(f"there is no folder {path}\n  use the path of the model; for one on the hub, hf-hub:NAME")
     if not (Path(path) / "config.json").is_file():
+        if (Path(path) / "open_clip_config.json").is_file():
+            raise DataError(f"{path} is a model of open_clip, not of transformers\n  add --format openclip")
         raise DataError(
             f"{path} is not a folder written by transformers: it has no config.json\n"
             "  init_from=, evaluate and generate read runs, checkpoints and exports of pretrainkit directly"

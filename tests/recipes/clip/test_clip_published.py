@@ -11,7 +11,7 @@ from torch import nn
 from pretrainkit import api
 from pretrainkit.api import export, import_model, open_model
 from pretrainkit.config.yaml import dump_yaml
-from pretrainkit.errors import CheckpointError, ConfigError, InputError
+from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.config import ProjectionConfig, TemperatureConfig
@@ -199,6 +199,10 @@ def test_the_exported_tokenizer_gives_open_clip_the_same_ids(tokenizer, tmp_path
     (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "back" / "README.md").read_text(), re.DOTALL)
     exec(compile(snippet, "card", "exec"), {})
     (command,) = re.findall(r"^pretrainkit (.*)$", (tmp_path / "back" / "README.md").read_text(), re.MULTILINE)
+    with pytest.raises(DataError) as refused_alone:
+        import_model("back", None, tmp_path / "model")
+    format = followed(refused_alone.value, "running/exchange.py: … is a model of open_clip").split()[-1]
+    assert f" --format {format} " in command
     succeed(*command.split())
     assert open_model(tmp_path / "model").config.model == open_model(tmp_path / "ours").config.model
     export(tmp_path / "ours", "openclip", tmp_path / "named", name="someone/model")
