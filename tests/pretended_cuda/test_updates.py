@@ -10,12 +10,14 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 from support import SUPPORT
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard is built and loaded as on Linux"),
     pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="there is no C++ compiler"),
+    pytest.mark.skipif(torch.version.cuda is not None, reason="this build of torch has a CUDA of its own"),
 ]
 LIMITS = {"float32": 1e-5, "bfloat16": 1e-4}
 """Largest relative differences of a gradient from the CPU's: in float32 with its own layouts, in bfloat16 with those of
