@@ -177,7 +177,8 @@ def api_pages() -> Iterator[tuple[str, str]]:
     if missing:
         raise SystemExit("public names without a docstring:\n  " + "\n  ".join(missing))
     listed = "".join(f"- [{name}]({name}.md)\n" for name in links)
-    yield "reference/api/index.md", f"# Python API\n\n{listed}{toctree([f'{name}.md' for name in links])}"
+    short = [f"{name.removeprefix('pretrainkit.')} <{name}.md>" for name in links]  # the sidebar is narrow
+    yield "reference/api/index.md", f"# Python API\n\n{listed}{toctree(short)}"
 
 
 def command_text(command: Any, name: str) -> Iterator[str]:

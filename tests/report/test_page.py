@@ -108,6 +108,18 @@ def run(tmp_path):
     return make_run(tmp_path / "demo")
 
 
+def test_a_resume_is_shown_with_what_differs_from_the_start(run):
+    path = run / "provenance.json"
+    machine = {"packages": {"torch": "2.13.0"}, "cores": 2, "command": "train"}
+    resume = {"step": 300, "changes": {}, **machine, "command": "resume"}
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **machine, "resumed": [resume]}))
+    source = write_report(run).read_text(encoding="utf-8")
+    environment = source[source.index("<h2>Environment</h2>") :]
+    assert environment.count("2.13.0") == 1
+    assert environment.count("<th>") == 2  # the step and the command of the resume
+    assert environment.index(">300<") < environment.index(">resume</code>")
+
+
 def test_the_report_is_well_formed_complete_and_loads_nothing(run):
     out = write_report(run)
     assert out == run / "report.html"
