@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -226,6 +227,21 @@ def test_held_out_folders_are_used_and_must_have_the_same_modalities(tmp_path):
     shutil.rmtree(tmp_path / "rooms/valid/det")
     with pytest.raises(DataError, match="but the training data has rgb, depth, seg, caption, det"):
         new_project("fourm", [tmp_path / "rooms"], tmp_path / "other", hours=None)
+
+
+def test_without_captions_the_vocabulary_has_room_for_the_names_of_classes(tmp_path):
+    """Of several words, joined by underscores, as in other people's sets."""
+    page_data.put_rooms(tmp_path / "rooms", 4, 2)
+    for split in PARTS:
+        shutil.rmtree(tmp_path / f"rooms/{split}/caption")
+        for path in (tmp_path / f"rooms/{split}/det").iterdir():
+            text = path.read_text(encoding="utf-8")
+            path.write_text(re.sub(r'("class(?:_name)?": ")', r"\1allen_spanner ", text), encoding="utf-8")
+    project = new_project("fourm", [tmp_path / "rooms"], tmp_path / "made", hours=None)
+    with within(project.folder):
+        for command in project.record["commands"][:2]:
+            ended = run_here(command[1:])
+            assert ended.code == 0, ended.err
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -258,17 +260,26 @@ def _modalities(folders: Mapping[str, str], facts: Facts) -> list[Modality]:
 
 
 def _vocabulary(facts: Facts) -> Decision:
-    words = {word for caption in facts.captions for word in caption.lower().split()}
+    # Letters, each punctuation mark, and no accents, as the tokenizer cuts texts.
+    texts = (unicodedata.normalize("NFD", line.lower()) for line in _lines(facts))
+    plain = ("".join(char for char in text if unicodedata.category(char) != "Mn") for text in texts)
+    words = {word for text in plain for word in re.findall(r"[^\W_]+|[^\w\s]|_", text)}
     fixed = _NUM_CONTROLS + _NUM_SENTINELS + _NUM_NUMBERS + len(facts.classes)
-    # Each letter is two pieces: one for the beginning of words, one for the inside.
-    pieces = 2 * len({*"".join(words)}) + len(words) // 2
+    # A letter is one piece at the beginning of words, and another one inside.
+    pieces = len({word[0] for word in words}) + len({letter for word in words for letter in word[1:]}) + len(words) // 2
     return Decision(
         "vocabulary",
         fixed + pieces,
-        f"{pieces:,} pieces for {len(words):,} words of captions, {_NUM_NUMBERS:,} numbers of boxes, "
-        f"{len(facts.classes):,} classes, {_NUM_SENTINELS} sentinels, {_NUM_CONTROLS} control pieces",
+        f"{pieces:,} pieces for {len(words):,} words of {'captions' if facts.captions else 'class names'}, "
+        f"{_NUM_NUMBERS:,} numbers of boxes, {len(facts.classes):,} classes, {_NUM_SENTINELS} sentinels, "
+        f"{_NUM_CONTROLS} control pieces",
         is_setting=False,
     )
+
+
+def _lines(facts: Facts) -> Sequence[str]:
+    """Return the texts on which the vocabulary is trained: captions, or without any the names of classes."""
+    return facts.captions or sorted(facts.classes)
 
 
 def _write(folder: Path, parts: Mapping[str, Mapping[str, Mapping[str, Path]]], facts: Facts) -> None:
@@ -279,9 +290,7 @@ def _write(folder: Path, parts: Mapping[str, Mapping[str, Mapping[str, Path]]], 
                 link = folder / RAW / split / kind / f"{key}{_suffix_of(path.name, _SUFFIXES[kind])}"
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(path)
-    # Without captions, the vocabulary is trained on the names of classes.
-    lines = facts.captions or sorted(facts.classes)
-    if lines:
+    if lines := _lines(facts):
         text = "\n\n".join(" ".join(line.split()) for line in lines)
         (folder / CAPTIONS).write_text(f"{text}\n", encoding="utf-8")
     if facts.classes:
