@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda lint format bench docs clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill lint format bench docs clean
 
 setup: $(VENV)/.done
 
@@ -78,6 +78,11 @@ test-pretended-cuda: setup
 WITH ?= python3
 test-cuda:
 	OMP_NUM_THREADS=1 NVIDIA_TF32_OVERRIDE=0 PYTHONPATH=src:tests $(WITH) -m pytest -n 8 --dist loadfile -p support.on_cuda $(PRETENDED)
+
+# Kills every stage at random moments and compares what it leaves: docs/reliability.md. OPTIONS: see kill.py --help.
+OPTIONS ?= --kills 100 --minutes 30 --seed 0
+campaign-kill: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/kill.py $(OPTIONS)
 
 lint: setup
 	$(BIN)/ruff check .

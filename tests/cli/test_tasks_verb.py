@@ -155,7 +155,11 @@ def test_a_cache_is_made_found_and_kept(cli, module, tmp_path):
     cached = (*show, "--cache", tmp_path / "caches")
     assert json.loads(cli(*cached, "--json").out) == json.loads(cli(*show, "--json").out)
     assert "second: 7 examples of train, from a cache" in cli(*cached).out
+    left = tmp_path / "caches" / "second" / ".work" / "task.json"  # by a kill while the command removed it
+    left.parent.mkdir()
+    left.touch()
     assert "exists already" in cli(*command).err
+    assert not left.parent.exists()
 
 
 def test_a_cache_of_one_split_leaves_out_the_tasks_without_it(cli, module, tmp_path):

@@ -7,6 +7,7 @@ The process that is killed is a fork of this one, which has all modules in hand.
 import bz2
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -160,3 +161,15 @@ def test_no_trace_of_the_work_is_left(tmp_path, raw):
     assert sorted(path.name for path in Path(tmp_path / "out").iterdir()) == [
         "manifest.json", *(f"part-{index:05d}-of-00003.jsonl" for index in range(3)),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["words", "shards"])
+def test_a_stage_that_was_killed_while_it_tidied_up_leaves_nothing_after_the_next(tmp_path, raw, monkeypatch, stage):
+    work(stage, raw, tmp_path / "whole")
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        killed_before(patch, shutil, "rmtree", 0, lambda: work(stage, raw, out))
+    assert [path for path in out.rglob(".*") if path.is_dir()]
+    work(stage, raw, out)
+    assert all_bytes(out) == all_bytes(tmp_path / "whole")
+    assert not [path for path in out.rglob(".*") if path.is_dir()]

@@ -240,6 +240,25 @@ def test_a_finished_shard_that_was_damaged_is_made_again(corpus, unigram, tmp_pa
     TokenShards.open(tmp_path / "out", verify=True)
 
 
+def test_an_encoding_that_was_stopped_while_it_tidied_up_leaves_nothing_after_the_next(
+    corpus, unigram, tmp_path, monkeypatch
+):
+    def remove(path, *rest, remove=shutil.rmtree, **options):
+        if Path(path).name == ".work":
+            raise KeyboardInterrupt
+        remove(path, *rest, **options)
+
+    train, settings = corpus / "train", EncodeSettings(splitter="none")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", remove)
+        with pytest.raises(KeyboardInterrupt):
+            encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
+    assert (tmp_path / "out" / ".work").is_dir()
+    encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
+    assert not (tmp_path / "out" / ".work").exists()
+    TokenShards.open(tmp_path / "out", verify=True)
+
+
 @pytest.mark.parametrize("content", ["", '{"text": ""}\n{"text": " "}\n'])
 def test_a_corpus_without_text_is_refused_and_leaves_nothing(content, unigram, tmp_path):
     (tmp_path / "empty.jsonl").write_text(content)

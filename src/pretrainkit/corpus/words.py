@@ -180,13 +180,16 @@ def count_words(
     input_key = fingerprint([settings, [source.identity for source in sources]])
     with explained_write_errors(out):
         if out.exists():
-            return _existing(out, input_key, progress)
+            manifest = _existing(out, input_key, progress)
+            # Left by a command that was killed while it removed it.
+            shutil.rmtree(_work_of(out), ignore_errors=True)
+            return manifest
     counting = {name: value for name, value in settings.items() if name != "order"}
     total_bytes = sum(source.num_bytes for source in sources)
     groups = group_sources(sources, max(64_000_000, total_bytes // 128))
     runner = StageRunner(engine, workers, memory_bytes, progress)
     resources = runner.resources(len(groups), total_bytes)
-    with work_folder(out.with_name(f".{out.name}.work"), settings, out) as work:
+    with work_folder(_work_of(out), settings, out) as work:
         if len(groups) == 1 and engine.is_local:  # count directly into the final table
             progress.stage("counting", total_bytes, "B")
             skips, tally = Skips(max_bad), Tally(work / "one", resources.memory_bytes)
@@ -262,6 +265,10 @@ def write_table(
             manifest_path(out).unlink()
         raise
     return manifest
+
+
+def _work_of(out: Path) -> Path:
+    return out.with_name(f".{out.name}.work")
 
 
 def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:

@@ -274,6 +274,7 @@ def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
             "  name another --out, or remove the folder"
         )
     progress.note(f"{out} is already complete")
+    shutil.rmtree(out / ".work", ignore_errors=True)  # left by a command that was killed while it removed it
     return shards.manifest
 
 

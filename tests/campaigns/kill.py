@@ -1,0 +1,246 @@
+"""Kill every stage at random moments and at chosen points, run it again, and compare it with the undisturbed result.
+
+    python tests/campaigns/kill.py --kills 100 --minutes 30 --seed 1
+
+A trial starts a stage in an empty folder, kills it one to three times, runs the same command until it ends, and
+compares all files. It fails if a byte or a loss differs, if a temporary file or a process is left, or if a command
+prints a traceback or ends with an undocumented exit code. Trials of a seed are numbered, so that a later call with the
+same --results continues after them. The folders of failed trials are kept in --work.
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from compare import differences
+from processes import TESTS, Ended, Plan, revision, run_command
+from stages import STAGES, Stage
+
+FAULTS = ("EIO", "ENOSPC", "EDQUOT", "ESTALE")
+TARGETS = {False: ("self",), True: ("self", "child", "all")}
+ALLOWED = {signal.SIGKILL: {0, -9}, signal.SIGTERM: {0, 130, -15}, signal.SIGINT: {0, 130, -2}}
+"""Exit codes of the process that got a signal. -2: Python itself was already ending, its work was done."""
+
+
+class CampaignError(Exception):
+    """An undisturbed command failed."""
+
+
+class Campaign:
+    """Trials of stages, and their results."""
+
+    def __init__(self, work: Path, results: Path, seed: int, is_cold: bool, is_verbose: bool, chain: int) -> None:
+        self.work, self.results, self.seed = work, results, seed
+        self.is_cold, self.is_verbose, self.chain = is_cold, is_verbose, chain
+        self.rows: dict[str, Any] = json.loads(results.read_text()) if results.is_file() else {}
+        self.has_faults = False
+        """True: file operations fail, in place of kills."""
+        self.references: dict[str, tuple[float, Counter[str]]] = {}
+
+    def row(self, stage: str) -> dict[str, Any]:
+        """Results of a stage under this seed."""
+        seeds = self.rows.setdefault("faults" if self.has_faults else "seeds", {})
+        empty = {"trials": 0, "kills": {}, "failures": []}
+        row: dict[str, Any] = seeds.setdefault(str(self.seed), {}).setdefault(stage, empty)
+        return row
+
+    def num_kills(self, stage: str) -> int:
+        return sum(self.row(stage)["kills"].values())
+
+    def save(self) -> None:
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.results.with_name(f".{self.results.name}.new")
+        aside.write_text(json.dumps(self.rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(aside, self.results)
+
+    def reference(self, name: str) -> tuple[float, Counter[str]]:
+        """Run a stage undisturbed, once. Returns its seconds and its file operations by kind."""
+        if name not in self.references:
+            stage = STAGES[name]
+            for need in stage.needs:
+                self._make_input(need)
+            trial, life = self._fresh(name, "trial")
+            trace = life / "trace"
+            ended = self._run(stage, trial, life, trace=trace)
+            if ended.code or "Traceback" in ended.err:
+                raise CampaignError(f"{name}: undisturbed, it ended with {ended.code}\n{ended.out}{ended.err}")
+            # Once more, in another folder of the same name: what differs now would differ without a kill, too.
+            reference = trial.with_name("reference")
+            shutil.rmtree(reference, ignore_errors=True)
+            trial.rename(reference)
+            kinds = Counter(line.split(" ")[0] for line in trace.read_text().splitlines())
+            self.references[name] = ended.seconds, kinds
+        return self.references[name]
+
+    def trial(self, name: str) -> int:
+        """Kill a stage one to three times and compare. Returns the number of kills."""
+        stage, row = STAGES[name], self.row(name)
+        seconds, kinds = self.reference(name)
+        number = row["trials"]
+        rng = random.Random(f"{self.seed}/{name}/{number}")
+        trial, life = self._fresh(name, "trial")
+        plans, problems = [], []
+        for _ in range(self.chain or rng.choices((1, 2, 3), (6, 3, 1))[0]):
+            plan = _draw_fault(rng, kinds) if self.has_faults else _draw(rng, stage, seconds, kinds)
+            ended = self._run(stage, trial, life, plan=plan, rng=rng)
+            problems += _complaints(ended, plan)
+            if ended.was_struck and (ended.code != 0 or self.has_faults):
+                plans.append(plan)
+            if ended.code == 0 and plan.target != "child":
+                break
+        ended = self._run(stage, trial, life)
+        changed = differences(trial, trial.with_name("reference"))
+        # Commands that never write over an output refuse to run again if the kill came after it was complete.
+        if changed or ended.code != 2 or "already exists" not in ended.err:
+            problems += [f"run again: {text}" for text in _complaints(ended, None)]
+        problems += changed
+        row["trials"] += 1
+        for plan in plans:
+            row["kills"][plan.name] = row["kills"].get(plan.name, 0) + 1
+        if problems:
+            row["failures"].append({"trial": number, "plans": [plan.name for plan in plans], "problems": problems})
+            kept = trial.with_name(f"failed-{self.seed}-{number}")
+            shutil.rmtree(kept, ignore_errors=True)
+            trial.rename(kept)
+            print(f"FAILED {name}, trial {number}: {plans}", *problems, sep="\n  ", flush=True)
+        self.save()
+        return len(plans)
+
+    def _fresh(self, name: str, kind: str) -> tuple[Path, Path]:
+        folder = self.work / "stages" / name.replace(" ", "-").replace(",", "")
+        trial, life = folder / kind, folder / "life"
+        for path in (trial, life):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir(parents=True)
+        for copied in STAGES[name].copies:
+            shutil.copytree(self.work / "inputs" / copied, trial / copied)
+        return trial, life
+
+    def _run(self, stage: Stage, trial: Path, life: Path, **options: Any) -> Ended:
+        words = [word.replace("{in}", str(self.work / "inputs")) for word in stage.words]
+        ended = run_command(words, trial, life, is_cold=self.is_cold, **options)
+        if self.is_verbose:
+            print(f"  {options.get('plan')}: {ended.code} in {ended.seconds:.1f} s", flush=True)
+        return ended
+
+    def _make_input(self, need: str) -> None:
+        inputs, life = self.work / "inputs", self.work / "life"
+        if not (inputs / f".{need}").is_file():
+            inputs.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(inputs / need, ignore_errors=True)
+            script = Path(__file__).with_name("inputs.py")
+            ended = run_command([str(inputs), need], inputs, life, script=script)
+            if ended.code:
+                raise CampaignError(f"the input {need} could not be made\n{ended.out}{ended.err}")
+            (inputs / f".{need}").touch()
+
+
+def _draw(rng: random.Random, stage: Stage, seconds: float, kinds: Counter[str]) -> Plan:
+    number = rng.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (6, 2, 2))[0]
+    if rng.random() < 0.4 or not kinds:
+        return Plan(number, rng.choice(TARGETS[stage.has_children]), rng.uniform(0, 1.05 * seconds))
+    kind = rng.choice(sorted(kinds))
+    target = "self" if not stage.has_children or rng.random() < 0.6 else "all"
+    return Plan(number, target, None, kind, rng.randint(1, kinds[kind]))
+
+
+def _draw_fault(rng: random.Random, kinds: Counter[str]) -> Plan:
+    kind = rng.choice(sorted(kinds.keys() & {"open", "fsync", "rename", "mkdir"}))
+    fault = rng.choice([*FAULTS, "EROFS"] if kind != "fsync" else FAULTS)
+    return Plan(0, "self", None, kind, rng.randint(1, kinds[kind]), fault, rng.choice((1, 10**9)))
+
+
+def _complaints(ended: Ended, plan: Plan | None) -> list[str]:
+    """What is wrong with the way a command ended."""
+    name = plan.name if plan else "undisturbed"
+    if plan is None:
+        allowed = {0}
+    elif plan.fault:
+        allowed = {0, 1, 2}
+    elif plan.target == "child":
+        allowed = {0, 1, 2, 130}
+    else:
+        allowed = ALLOWED[signal.Signals(plan.signal)]
+    problems = []
+    if ended.code not in allowed:
+        problems.append(f"{name}: ended with {ended.code}: {ended.err[-3000:]}")
+    elif plan and plan.fault and ended.code and len(re.findall("^error: ", ended.err, re.MULTILINE)) != 1:
+        problems.append(f"{name}: not one message: {ended.err[-3000:]}")
+    if "Traceback (most recent call last)" in ended.err:
+        problems.append(f"{name}: a traceback: {ended.err[-3000:]}")
+    if ended.orphans:
+        problems.append(f"processes were left: {ended.orphans}")
+    return problems
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50, help="number of kills of this call")
+    parser.add_argument("--minutes", type=float, default=30, help="no trial starts after this time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--chain", type=int, default=0, help="kills of a trial. Default: one to three, at random")
+    parser.add_argument("--stages", nargs="*", default=list(STAGES), metavar="STAGE", help="names, or parts of names")
+    parser.add_argument("--exact", action="store_true", help="--stages are whole names")
+    parser.add_argument("--work", type=Path, default=Path("build/campaigns"), help="folder for inputs and trials")
+    parser.add_argument("--results", type=Path, help="file of results. Default: WORK/kills.json")
+    parser.add_argument("--cold", action="store_true", help="start every command as a new Python, not as a fork")
+    parser.add_argument("--faults", action="store_true", help="file operations fail, instead of kills")
+    parser.add_argument("--verbose", action="store_true", help="print every start of a command")
+    parser.add_argument("--references", action="store_true", help="only run every stage undisturbed")
+    parser.add_argument("--list", action="store_true", help="list the stages")
+    options = parser.parse_args()
+    is_chosen = (
+        set(options.stages).__contains__ if options.exact else lambda name: any(p in name for p in options.stages)
+    )
+    names = [name for name in STAGES if is_chosen(name)]
+    if options.list:
+        print("\n".join(names))
+        return
+    if not options.cold:
+        sys.path.append(str(TESTS))
+        from support.warm_server import LIBRARIES
+
+        os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded, and inherited by every fork
+        gc.disable()
+        for library in LIBRARIES:
+            importlib.import_module(library)
+        gc.freeze()
+    work = options.work.resolve()
+    results = (options.results or work / "kills.json").resolve()
+    campaign = Campaign(work, results, options.seed, options.cold, options.verbose, options.chain)
+    campaign.has_faults = options.faults
+    campaign.rows["commit"] = revision()
+    print(f"seed {options.seed}, {len(names)} stages, results in {results}", flush=True)
+    if options.references:
+        for name in names:
+            try:
+                print(f"{name}: {campaign.reference(name)}", flush=True)
+            except CampaignError as error:
+                print(error, flush=True)
+        return
+    done, deadline = 0, time.monotonic() + 60 * options.minutes
+    failures = -sum(len(campaign.row(name)["failures"]) for name in names)
+    while done < options.kills and time.monotonic() < deadline:
+        name = min(names, key=lambda stage: campaign.num_kills(stage) / STAGES[stage].share)
+        started = time.monotonic()
+        kills = campaign.trial(name)
+        done += kills
+        print(f"{done:5} kills; {name}: {kills} in {time.monotonic() - started:.1f} s", flush=True)
+    failures += sum(len(campaign.row(name)["failures"]) for name in names)
+    print(f"{done} kills, {failures} trials failed", flush=True)
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Start commands of pretrainkit as processes, kill them, and wait for everything that they started."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+TESTS = Path(__file__).resolve().parents[1]
+SOURCE = TESTS.parent / "src"
+SHIM = Path(__file__).resolve().parent / "shim"
+HANG_SECONDS = 180
+"""After this time a process counts as hanging."""
+ORPHAN_SECONDS = 60
+"""Time for processes to end after the process that started them."""
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    """Negative: the signal that ended it."""
+    seconds: float
+    out: str
+    err: str
+    was_struck: bool
+    """True if the planned signal was sent."""
+    orphans: tuple[int, ...]
+    """Processes that did not end after it, until they were killed here."""
+
+
+class Plan(NamedTuple):
+    """A signal to send. Either `after_seconds` is set, or `kind` and `number` of a file operation; see the shim."""
+
+    signal: int
+    target: str
+    """self, child or all."""
+    after_seconds: float | None = None
+    kind: str = ""
+    number: int = 0
+    fault: str = ""
+    """Name of the error with which the operation fails; then no signal is sent."""
+    times: int = 1
+    """Number of operations of this kind that fail."""
+
+    @property
+    def name(self) -> str:
+        """Name in the table of results."""
+        if self.fault:
+            return f"{self.fault} of {self.kind}, {'once' if self.times == 1 else 'from then on'}"
+        moment = "random time" if self.after_seconds is not None else f"before {self.kind}"
+        return f"{signal.Signals(self.signal).name}, {self.target}, {moment}"
+
+
+def run_command(
+    words: list[str],
+    folder: Path,
+    life: Path,
+    *,
+    plan: Plan | None = None,
+    trace: Path | None = None,
+    is_cold: bool = False,
+    script: Path | None = None,
+    rng: random.Random | None = None,
+    limits: Mapping[int, int] | None = None,
+) -> Ended:
+    """Run `pretrainkit WORDS...` in `folder`, whose operations count for the plan, and wait for it.
+
+    `life`: a folder for output, temporary files and caches. `is_cold`: start a new Python; otherwise this process,
+    which has loaded torch but nothing of pretrainkit, forks, which saves three seconds. `script`: a Python file to run
+    in place of pretrainkit. `limits`: soft resource limits of the process.
+    """
+    (life / "tmp").mkdir(parents=True, exist_ok=True)
+    marker = life / "struck"
+    marker.unlink(missing_ok=True)
+    environment = _environment(folder, life)
+    if plan is not None and plan.fault:
+        fault = {"kind": plan.kind, "number": plan.number, "errno": getattr(errno, plan.fault), "times": plan.times}
+        environment["CAMPAIGN_FAULT"] = json.dumps(fault | {"marker": str(marker)})
+    elif plan is not None and plan.kind:
+        scope = "all" if plan.target == "all" else "self"
+        kill = {"kind": plan.kind, "number": plan.number, "signal": plan.signal, "scope": scope, "marker": str(marker)}
+        environment["CAMPAIGN_KILL"] = json.dumps(kill)
+    if trace is not None:
+        environment["CAMPAIGN_TRACE"] = str(trace)
+    started = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _become(script, words, folder, life, environment, is_cold, limits or {})
+    is_due = plan is not None and plan.after_seconds is not None
+    code = None
+    was_struck = False
+    while code is None:
+        seconds = time.monotonic() - started
+        if is_due and plan is not None and seconds >= (plan.after_seconds or 0):
+            is_due, was_struck = False, True
+            _send(plan, pid, folder, rng or random.Random(0))
+        if seconds > HANG_SECONDS:
+            for other in {pid, *_related(pid, folder)}:
+                _kill(other, signal.SIGUSR1)
+            time.sleep(1)
+            for other in {pid, *_related(pid, folder)}:
+                _kill(other, signal.SIGKILL)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.01)
+    seconds = time.monotonic() - started
+    orphans = _wait_for_orphans(pid, folder)
+    out, err = (life.joinpath(name).read_text("utf-8", "replace") for name in ("out", "err"))
+    return Ended(code, seconds, out, err, was_struck or marker.exists(), orphans)
+
+
+def _environment(folder: Path, life: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE, TESTS))),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+        "PRETRAINKIT_CACHE": str(life / "cache"),
+        "TMPDIR": str(life / "tmp"),
+        "CAMPAIGN_ROOT": f"{folder}/",
+    }
+
+
+def _become(
+    script: Path | None,
+    words: list[str],
+    folder: Path,
+    life: Path,
+    environment: dict[str, str],
+    is_cold: bool,
+    limits: Mapping[int, int],
+) -> None:
+    """Turn this forked process into the command. Does not return."""
+    import resource
+
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for name, limit in limits.items():
+        resource.setrlimit(name, (limit, resource.getrlimit(name)[1]))
+    if is_cold:
+        for number, path in enumerate((os.devnull, f"{life}/out", f"{life}/err")):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY), number)
+        os.chdir(folder)
+        command = [sys.executable, *([str(script)] if script else ["-m", "pretrainkit"]), *words]
+        os.execve(sys.executable, command, environment)
+    from support.warm_server import run
+
+    for name in ("out", "err"):
+        (life / name).unlink(missing_ok=True)
+    run(str(script or Path(__file__).with_name("command.py")), words, environment, str(life), str(folder))
+    sys.exit(0)
+
+
+def _send(plan: Plan, pid: int, folder: Path, rng: random.Random) -> None:
+    related = sorted(_related(pid, folder) - {pid})
+    targets = [pid]
+    if plan.target == "child" and related:
+        targets = [rng.choice(related)]
+    elif plan.target == "all":
+        targets += related
+    for target in targets:
+        _kill(target, plan.signal)
+
+
+def _kill(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _related(pid: int, folder: Path) -> set[int]:
+    """Processes of the session of `pid`, and those whose environment names the folder."""
+    marker = f"CAMPAIGN_ROOT={folder}/\0".encode()
+    related = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+                is_alive = fields[0] != "Z"
+                if is_alive and (int(fields[3]) == pid or marker in Path("/proc", entry, "environ").read_bytes()):
+                    related.add(int(entry))
+    return related
+
+
+def _wait_for_orphans(pid: int, folder: Path) -> tuple[int, ...]:
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while related := _related(pid, folder):
+        if time.monotonic() > deadline:
+            for other in related:
+                _kill(other, signal.SIGKILL)
+            return tuple(sorted(related))
+        time.sleep(0.05)
+    return ()
+
+
+def revision() -> str:
+    """Return the commit of this checkout."""
+    git = ["git", "-C", str(TESTS), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,0 +1,24 @@
+"""The campaign of kills in short: 20 kills of a few stages that start fast. `make campaign-kill` runs the long one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAMPAIGN = Path(__file__).with_name("kill.py")
+STAGES = ("train bert", "corpus split", "tokenizer encode", "corpus pack", "corpus count-words")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_20_kills_change_no_result(tmp_path: Path) -> None:
+    words = ["--kills", "20", "--seed", "7", "--minutes", "5", "--work", str(tmp_path)]
+    command = [sys.executable, str(CAMPAIGN), *words, "--chain", "3", "--exact", "--stages", *STAGES]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "seed 7" in ended.stdout
+    rows = json.loads((tmp_path / "kills.json").read_text("utf-8"))["seeds"]["7"]
+    assert sum(sum(row["kills"].values()) for row in rows.values()) >= 20
+    assert {name for name, row in rows.items() if row["kills"]} == set(STAGES)
