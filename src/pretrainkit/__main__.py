@@ -1,6 +1,6 @@
 """`python -m pretrainkit` is `pretrainkit`."""
 
-from pretrainkit.cli.main import main
+from pretrainkit.cli.start import main
 
 if __name__ == "__main__":
     main()

@@ -7,7 +7,7 @@ from pathlib import Path
 if __name__ == "__main__":
     runpy.run_path(str(Path(__file__).parent / "shim" / "sitecustomize.py"))
 
-    from pretrainkit.cli.main import main
+    from pretrainkit.cli.start import main
 
     sys.argv[0] = "pretrainkit"
     main()

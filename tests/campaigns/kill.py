@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import differences
-from processes import TESTS, Ended, Plan, revision, run_command
+from processes import SOURCE, TESTS, Ended, Plan, revision, run_command
 from stages import STAGES, Stage
 
 FAULTS = ("EIO", "ENOSPC", "EDQUOT", "ESTALE")
@@ -94,6 +94,8 @@ class Campaign:
         for _ in range(self.chain or rng.choices((1, 2, 3), (6, 3, 1))[0]):
             plan = _draw_fault(rng, kinds) if self.has_faults else _draw(rng, stage, seconds, kinds)
             ended = self._run(stage, trial, life, plan=plan, rng=rng)
+            if _is_refused(ended) and plans:
+                break
             problems += _complaints(ended, plan)
             if ended.was_struck and (ended.code != 0 or self.has_faults):
                 plans.append(plan)
@@ -101,8 +103,7 @@ class Campaign:
                 break
         ended = self._run(stage, trial, life)
         changed = differences(trial, trial.with_name("reference"))
-        # Commands that never write over an output refuse to run again if the kill came after it was complete.
-        if changed or ended.code != 2 or "already exists" not in ended.err:
+        if changed or not _is_refused(ended):
             problems += [f"run again: {text}" for text in _complaints(ended, None)]
         problems += changed
         row["trials"] += 1
@@ -155,6 +156,11 @@ def _draw(rng: random.Random, stage: Stage, seconds: float, kinds: Counter[str])
     return Plan(number, target, None, kind, rng.randint(1, kinds[kind]))
 
 
+def _is_refused(ended: Ended) -> bool:
+    """True if a command that never writes over an output did not run, because an earlier life completed its output."""
+    return ended.code == 2 and re.search("^error: out[^\n]* exists", ended.err, re.MULTILINE) is not None
+
+
 def _draw_fault(rng: random.Random, kinds: Counter[str]) -> Plan:
     kind = rng.choice(sorted(kinds.keys() & {"open", "fsync", "rename", "mkdir"}))
     fault = rng.choice([*FAULTS, "EROFS"] if kind != "fsync" else FAULTS)
@@ -172,6 +178,8 @@ def _complaints(ended: Ended, plan: Plan | None) -> list[str]:
         allowed = {0, 1, 2, 130}
     else:
         allowed = ALLOWED[signal.Signals(plan.signal)]
+    if ended.err.rstrip().endswith("KeyboardInterrupt") and str(SOURCE) not in ended.err:
+        return []  # the signal came before a line of pretrainkit ran
     problems = []
     if ended.code not in allowed:
         problems.append(f"{name}: ended with {ended.code}: {ended.err[-3000:]}")

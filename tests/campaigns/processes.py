@@ -79,7 +79,8 @@ def run_command(
     """
     (life / "tmp").mkdir(parents=True, exist_ok=True)
     marker = life / "struck"
-    marker.unlink(missing_ok=True)
+    for path in (marker, life / "out", life / "err"):
+        path.unlink(missing_ok=True)
     environment = _environment(folder, life)
     if plan is not None and plan.fault:
         fault = {"kind": plan.kind, "number": plan.number, "errno": getattr(errno, plan.fault), "times": plan.times}
@@ -115,7 +116,8 @@ def run_command(
             time.sleep(0.01)
     seconds = time.monotonic() - started
     orphans = _wait_for_orphans(pid, folder)
-    out, err = (life.joinpath(name).read_text("utf-8", "replace") for name in ("out", "err"))
+    paths = [life / name for name in ("out", "err")]  # absent if the process was killed before it opened them
+    out, err = (path.read_text("utf-8", "replace") if path.is_file() else "" for path in paths)
     return Ended(code, seconds, out, err, was_struck or marker.exists(), orphans)
 
 
@@ -157,8 +159,6 @@ def _become(
         os.execve(sys.executable, command, environment)
     from support.warm_server import run
 
-    for name in ("out", "err"):
-        (life / name).unlink(missing_ok=True)
     run(str(script or Path(__file__).with_name("command.py")), words, environment, str(life), str(folder))
     sys.exit(0)
 

@@ -1,5 +1,6 @@
 """Every verb: its help, the line that lists it, and what bad words on the command line do."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -111,6 +112,32 @@ def test_an_interrupt_ends_with_130_and_no_traceback(cli, monkeypatch):
     monkeypatch.setattr("pretrainkit.api.resolve_config", interrupted)
     result = cli("train", "bert/tiny")
     assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_an_interrupt_while_the_command_line_is_loaded_prints_no_traceback(monkeypatch, capsys):
+    from pretrainkit.cli.start import main as start
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "pretrainkit.cli.main", Interrupted())
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_file_on_a_disk_that_fails_is_one_message(cli, monkeypatch):
+    def failed(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "/data/tokens.bin")
+
+    monkeypatch.setattr("pretrainkit.api.train", failed)
+    result = cli("train", "bert/tiny", "data.train=x")
+    assert result.code == 1
+    assert result.err.startswith("error: cannot read or write a file: the disk or the network file system fails\n")
+    assert "Input/output error (/data/tokens.bin)" in result.err
     assert "Traceback" not in result.err
 
 

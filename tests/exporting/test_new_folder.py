@@ -54,6 +54,14 @@ def test_what_a_killed_process_left_goes_with_the_next(kind: str, tmp_path: Path
     assert set(tmp_path.iterdir()) == {out, a_file, *others}
 
 
+def test_what_a_process_left_that_was_killed_in_a_part_of_its_export_goes_too(tmp_path: Path) -> None:
+    left = [tmp_path / ".model-01234567", tmp_path / "..model-01234567-89abcdef"]
+    for folder in left:
+        (folder / "tokenizer").mkdir(parents=True)
+    with new_folder(tmp_path / "model"):
+        assert not any(folder.exists() for folder in left)
+
+
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_what_another_process_is_writing_stays(kind: str, tmp_path: Path) -> None:
     out = tmp_path / "model"

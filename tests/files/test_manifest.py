@@ -46,6 +46,20 @@ def test_a_full_disk_is_a_failure_that_says_what_to_do(tmp_path, number):
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_disk_that_fails_is_a_failure_that_names_the_file(tmp_path, monkeypatch, number):
+    def fail(descriptor):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    expected = f"fails\n  the system reports: {os.strerror(number)}"
+    with pytest.raises(RunError, match=expected) as caught, atomic_file(tmp_path / "file") as file:
+        file.write(b"x")
+    assert str(tmp_path / "file") in str(caught.value)
+    assert caught.value.exit_code == 1
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_full_device_is_reported_when_the_bytes_are_synced(tmp_path):
     with (
         pytest.raises(RunError, match="no space left"),

@@ -1,5 +1,6 @@
 """Encoding: one output for any number of workers, exact continuation after a kill, and refusals that harm nothing."""
 
+import errno
 import json
 import os
 import re
@@ -256,6 +257,23 @@ def test_an_encoding_that_was_stopped_while_it_tidied_up_leaves_nothing_after_th
     assert (tmp_path / "out" / ".work").is_dir()
     encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
     assert not (tmp_path / "out" / ".work").exists()
+    TokenShards.open(tmp_path / "out", verify=True)
+
+
+def test_an_encoding_that_fails_within_its_first_shard_leaves_nothing_in_the_way(
+    corpus, unigram, tmp_path, monkeypatch
+):
+    def replace(source, target, replace=os.replace):
+        if Path(target).name == "task.json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+        replace(source, target)
+
+    train, settings = corpus / "train", EncodeSettings(splitter="none")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(RunError, match="run the same command again"):
+            encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
+    encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
     TokenShards.open(tmp_path / "out", verify=True)
 
 

@@ -266,6 +266,14 @@ def main() -> None:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # A disk that fails is no bug of ours, whatever was read or written; any other error shows its traceback.
+        from pretrainkit.files.manifest import DEVICE_FAILED, device_error
+
+        if error.errno not in DEVICE_FAILED or os.environ.get("PRETRAINKIT_DEBUG"):
+            raise
+        print(f"error: {device_error(error, 'cannot read or write a file')}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

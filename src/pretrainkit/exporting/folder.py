@@ -85,8 +85,10 @@ def _folder_beside(out: Path) -> tuple[Path, int]:
     descriptor that holds its lock. Remove such folders of killed processes."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        # Also those for the temporary folder itself, when the parts of an export are written like exports.
+        name, suffix = re.escape(out.name), "-[0-9a-f]{8}"
         for left in os.listdir(out.parent):
-            if re.fullmatch(rf"\.{re.escape(out.name)}-[0-9a-f]{{8}}", left):
+            if re.fullmatch(rf"\.{name}{suffix}|\.\.{name}{suffix}{suffix}", left):
                 _remove_unlocked(out.with_name(left))
         while True:
             aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")

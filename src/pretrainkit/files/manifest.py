@@ -15,13 +15,20 @@ from pretrainkit.errors import DataError, RunError
 MANIFEST_NAME = "manifest.json"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Error numbers of the operating system for a full disk or quota."""
+DEVICE_FAILED = {
+    number
+    for name in ("EIO", "ESTALE", "ENODEV", "ENXIO", "ENOTCONN", "ETIMEDOUT", "EREMOTEIO", "EHOSTDOWN", "EHOSTUNREACH")
+    if (number := getattr(errno, name, None)) is not None
+}
+"""Error numbers of the operating system for a disk or network file system that fails or has vanished."""
 _NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
 
 
 @contextmanager
 def explained_write_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of writing `path` into a RunError if the disk is full, or a DataError if writing is forbidden."""
+    """Turn an OSError of writing `path` into a RunError if the disk is full or fails, or a DataError if writing is
+    forbidden."""
     try:
         yield
     except OSError as error:
@@ -37,7 +44,19 @@ def explained_write_errors(path: Path) -> Iterator[None]:
                 f"  the system reports: {error.strerror} ({error.filename or path})\n"
                 "  name an output folder that this user may write to"
             ) from error
+        if error.errno in DEVICE_FAILED:
+            raise device_error(error, f"cannot write {path}") from error
         raise
+
+
+def device_error(error: OSError, problem: str) -> RunError:
+    """Return the error to raise when the disk or network file system failed: an OSError with a number of
+    `DEVICE_FAILED`."""
+    return RunError(
+        f"{problem}: the disk or the network file system fails\n"
+        f"  the system reports: {error.strerror}{f' ({error.filename})' if error.filename else ''}\n"
+        "  check it, then run the same command again; finished files are kept"
+    )
 
 
 @contextmanager
@@ -46,8 +65,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     synced and renamed.
 
     The unfinished file is `.NAME.partial` in the same folder. An exception removes it; after a crash, the next attempt
-    overwrites it. Missing parent folders are created. Raises RunError if the disk is full, and DataError if the folder
-    cannot be written.
+    overwrites it. Missing parent folders are created. Raises RunError if the disk is full or fails, and DataError if
+    the folder cannot be written.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -175,7 +175,7 @@ def _encode_split(
         _refuse_other_content(out)
     learned = {"learned_from": learned_from} if learned_from else {}
     plan = encoding | {"input": corpus or [source.address for source in sources]} | learned
-    with work_folder(out / ".work", plan, out) as work:
+    with work_folder(out / ".work", plan, out) as work, _unfinished_shards_removed(out, work):
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
         encoder = Encoder(str(tokenizer.folder), settings, work / PUNKT_JSON if punkt else None, plan_key)
@@ -231,6 +231,19 @@ def _encode_split(
         )
         shutil.rmtree(work)
         return manifest
+
+
+@contextmanager
+def _unfinished_shards_removed(out: Path, work: Path) -> Iterator[None]:
+    """After an exception, remove the shards in `out` if no task is finished: then the work folder is removed, too, and
+    without it they would count as the files of somebody else."""
+    try:
+        yield
+    except BaseException:
+        if work.is_dir() and not any(work.glob("*/task.json")):
+            for path in out.glob("*-of-*.bin"):
+                path.unlink(missing_ok=True)
+        raise
 
 
 def _about_control_pieces(name: str, tokenizer: Tokenizer, num_documents: int, read_as: ControlPieces) -> str:
