@@ -110,7 +110,8 @@ class Campaign:
         for plan in plans:
             row["kills"][plan.name] = row["kills"].get(plan.name, 0) + 1
         if problems:
-            row["failures"].append({"trial": number, "plans": [plan.name for plan in plans], "problems": problems})
+            short = [problem.splitlines()[0][:160].replace(f"{self.work}/", "") for problem in problems]
+            row["failures"].append({"trial": number, "plans": [plan.name for plan in plans], "problems": short})
             kept = trial.with_name(f"failed-{self.seed}-{number}")
             shutil.rmtree(kept, ignore_errors=True)
             trial.rename(kept)
@@ -192,6 +193,31 @@ def _complaints(ended: Ended, plan: Plan | None) -> list[str]:
     return problems
 
 
+def table(rows: dict[str, Any]) -> str:
+    """Results of all seeds as a table in Markdown."""
+    columns = ("SIGKILL", "SIGTERM", "SIGINT", "random time", "before")
+    lines = [
+        "| stage | trials | kills | SIGKILL | SIGTERM | SIGINT | at random | before an operation | failed |",
+        "|---" * 9 + "|",
+    ]
+    total = Counter[str]()
+    for stage in STAGES:
+        count = Counter[str]()
+        for row in (stages[stage] for stages in rows.values() if stage in stages):
+            count["trials"] += row["trials"]
+            count["failed"] += len(row["failures"])
+            for name, num in row["kills"].items():
+                count["kills"] += num
+                count.update({column: num for column in columns if column in name})
+        total += count
+        lines.append(_line(stage, count, columns))
+    return "\n".join([*lines, _line("all", total, columns)])
+
+
+def _line(name: str, count: Counter[str], columns: tuple[str, ...]) -> str:
+    return "| " + " | ".join([name, *(str(count[key]) for key in ("trials", "kills", *columns, "failed"))]) + " |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="number of kills of this call")
@@ -206,12 +232,16 @@ def main() -> None:
     parser.add_argument("--faults", action="store_true", help="file operations fail, instead of kills")
     parser.add_argument("--verbose", action="store_true", help="print every start of a command")
     parser.add_argument("--references", action="store_true", help="only run every stage undisturbed")
+    parser.add_argument("--table", action="store_true", help="print the results of all seeds as a table")
     parser.add_argument("--list", action="store_true", help="list the stages")
     options = parser.parse_args()
     is_chosen = (
         set(options.stages).__contains__ if options.exact else lambda name: any(p in name for p in options.stages)
     )
     names = [name for name in STAGES if is_chosen(name)]
+    if options.table:
+        print(table(json.loads((options.results or options.work / "kills.json").read_text())["seeds"]))
+        return
     if options.list:
         print("\n".join(names))
         return

@@ -1,6 +1,8 @@
 """`pretrainkit renderer`: folders of renderers, and pictures of texts."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,17 @@ def test_a_renderer_folder_draws_as_its_settings_say(font):
     succeed("renderer", "make", font, "font_size=8", "--out", "eight")
     assert "no_such" in refused("renderer", "make", font, "no_such=1", "--out", "third")
     assert not Path("third").exists()
+
+
+def test_a_renderer_that_cannot_be_written_to_the_end_leaves_no_folder(font, tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert "free some" in refused("renderer", "make", font, "--out", "mine", code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["font.ttf"]
+    succeed("renderer", "make", font, "--out", "mine")
 
 
 def test_a_preview_shows_the_pixels_that_a_model_reads_in_lines(font):

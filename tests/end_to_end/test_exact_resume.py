@@ -2,10 +2,12 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 import pretrainkit as pk
 from pretrainkit.errors import Interrupted
 from pretrainkit.training.checkpoints.checkpoint import read_weights
+from pretrainkit.training.checkpoints.files import newest_valid
 from pretrainkit.training.watch import Watcher
 from support import SUPPORT
 from support.command_line import NO_DROPOUT, files_below, losses, metric_lines, pretrainkit, refused, succeed
@@ -157,6 +160,35 @@ def test_of_a_torn_checkpoint_the_one_before_is_used_with_a_warning(
     assert "from step 4" in answer.err
     assert any("step-00000008" in record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert_same_ending(run, finished)
+
+
+@pytest.mark.parametrize("name", ["meta.json", "*.safetensors"])
+@pytest.mark.parametrize("place", [0.0, 0.001, 0.02, 0.3, 0.6, 0.999])
+def test_a_changed_byte_anywhere_in_a_checkpoint_is_found(
+    finished: Path, tmp_path: Path, name: str, place: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Length, header and tensors of the weights; settings, checksums and the last line of meta.json."""
+    checkpoints = tmp_path / "checkpoints"
+    shutil.copytree(finished / "checkpoints", checkpoints)
+    damaged = next((checkpoints / "step-00000012").glob(name))
+    content = bytearray(damaged.read_bytes())
+    content[int(place * len(content))] ^= 0x10
+    damaged.write_bytes(content)
+    assert newest_valid(checkpoints) == checkpoints / "step-00000008"
+    assert "step-00000012" in caplog.text
+
+
+def test_a_clock_that_jumps_changes_nothing(
+    settings: list[str], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + rng.uniform(-1e8, 1e8))
+    config = pk.load_config(settings[0], [*settings[1:], EMA])
+    with pytest.raises(Interrupted):
+        pk.train(config, tmp_path / "run", watcher=StopAfter(6, signal.SIGTERM))
+    pk.resume(tmp_path / "run")
+    assert_same_ending(tmp_path / "run", finished)
 
 
 def test_the_warning_of_a_torn_checkpoint_is_printed(finished: Path, tmp_path: Path) -> None:

@@ -241,11 +241,16 @@ def test_a_finished_shard_that_was_damaged_is_made_again(corpus, unigram, tmp_pa
     TokenShards.open(tmp_path / "out", verify=True)
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
 def test_an_encoding_that_was_stopped_while_it_tidied_up_leaves_nothing_after_the_next(
-    corpus, unigram, tmp_path, monkeypatch
+    corpus, unigram, tmp_path, monkeypatch, has_begun
 ):
     def remove(path, *rest, remove=shutil.rmtree, **options):
+        if Path(path).name == ".work" and not has_begun:
+            raise KeyboardInterrupt
         if Path(path).name == ".work":
+            for task in Path(path).glob("*/task.json"):
+                task.unlink()
             raise KeyboardInterrupt
         remove(path, *rest, **options)
 
@@ -254,7 +259,7 @@ def test_an_encoding_that_was_stopped_while_it_tidied_up_leaves_nothing_after_th
         patch.setattr(shutil, "rmtree", remove)
         with pytest.raises(KeyboardInterrupt):
             encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
-    assert (tmp_path / "out" / ".work").is_dir()
+    TokenShards.open(tmp_path / "out", verify=True)
     encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
     assert not (tmp_path / "out" / ".work").exists()
     TokenShards.open(tmp_path / "out", verify=True)

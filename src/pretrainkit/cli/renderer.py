@@ -36,11 +36,14 @@ def make(
     as_json: Json = False,
 ) -> None:
     """Write a renderer folder, for `pretrainkit render --renderer`, data.renderer and exports."""
+    from pretrainkit.exporting.folder import new_folder
     from pretrainkit.rendering.folder import save_renderer
 
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out} exists\n  choose a new folder with --out")
-    save_renderer(_open(renderer, changes or []), out)
+    opened = _open(renderer, changes or [])
+    with new_folder(out) as aside:
+        save_renderer(opened, aside)
     print_path(out, as_json)
 
 

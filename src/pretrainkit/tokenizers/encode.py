@@ -236,11 +236,12 @@ def _encode_split(
 @contextmanager
 def _unfinished_shards_removed(out: Path, work: Path) -> Iterator[None]:
     """After an exception, remove the shards in `out` if no task is finished: then the work folder is removed, too, and
-    without it they would count as the files of somebody else."""
+    without it they would count as the files of somebody else. Shards with a manifest are complete; then an exception
+    came while the work folder was removed."""
     try:
         yield
     except BaseException:
-        if work.is_dir() and not any(work.glob("*/task.json")):
+        if not ((out / "manifest.json").exists() or any(work.glob("*/task.json"))):
             for path in out.glob("*-of-*.bin"):
                 path.unlink(missing_ok=True)
         raise
