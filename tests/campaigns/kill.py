@@ -179,8 +179,8 @@ def _complaints(ended: Ended, plan: Plan | None) -> list[str]:
         allowed = {0, 1, 2, 130}
     else:
         allowed = ALLOWED[signal.Signals(plan.signal)]
-    if ended.err.rstrip().endswith("KeyboardInterrupt") and str(SOURCE) not in ended.err:
-        return []  # the signal came before a line of pretrainkit ran
+    if ended.err.rstrip(": \n").endswith("KeyboardInterrupt") and str(SOURCE) not in ended.err:
+        return []  # the signal came before a line of pretrainkit ran, or while Python was ending
     problems = []
     if ended.code not in allowed:
         problems.append(f"{name}: ended with {ended.code}: {ended.err[-3000:]}")
