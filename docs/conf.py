@@ -7,6 +7,8 @@ had releases in 2026, while MkDocs 1 had its last in August 2024 and Material's 
 import re
 from pathlib import Path
 
+from pydantic import BaseModel
+
 project = "pretrainkit"
 author = "The pretrainkit developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -32,8 +34,8 @@ html_theme_options = {
     "footer_end": [],
 }
 
-# Not the star of a list.
-MARKUP = re.compile(r"(?<!^)\*|\*(?! )|\||(?<=\w)_(?!\w)", re.MULTILINE)
+# Not the star of a list; `tok_rgb@224` is no address of mail.
+MARKUP = re.compile(r"(?<!^)\*|\*(?! )|\||(?<=\w)_(?!\w)|(?<=\w)@(?=\w)", re.MULTILINE)
 
 
 def as_markup(app, what, name, obj, options, lines):
@@ -47,6 +49,14 @@ def as_markup(app, what, name, obj, options, lines):
         lines.insert(0, "\u200b")  # else napoleon takes the words before a colon for a type
 
 
+def readable(app, what, name, obj, options, signature, return_annotation):
+    """Leave out the signature of a config: its fields are listed below it. In others, defaults without a form in Python
+    become `...`, because Sphinx shows a signature that it cannot parse as it is."""
+    if what == "class" and issubclass(obj, BaseModel):
+        return "", None
+    return signature and re.sub(r"<(?:[^<>]|<[^<>]*>)+>", "...", signature), return_annotation
+
+
 def without_sidebar(app, config):
     """Pages of the top level have no others beside them, and need no list of them."""
     home = (Path(app.srcdir) / "index.md").read_text("utf-8")
@@ -56,4 +66,5 @@ def without_sidebar(app, config):
 
 def setup(app):
     app.connect("config-inited", without_sidebar)
+    app.connect("autodoc-process-signature", readable)
     app.connect("autodoc-process-docstring", as_markup, priority=1)
