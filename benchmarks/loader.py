@@ -214,7 +214,7 @@ def main() -> None:
             milliseconds = restore_seconds(rows, step, args.rounds) * 1e3
             print(f"| restore at step 10^{math.log10(step):.0f}, shuffle | {milliseconds:.1f} CPU-ms |")
         milliseconds = restore_lanes_seconds(500_000, args.rounds) * 1e3
-        print(f"| restore, lanes of 500 000 documents | {milliseconds:.1f} CPU-ms |")
+        print(f"| restore, lanes of 500,000 documents | {milliseconds:.1f} CPU-ms |")
 
 
 if __name__ == "__main__":

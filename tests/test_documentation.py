@@ -250,7 +250,7 @@ def bert_page() -> str:
 
 
 def test_parameter_counts_of_the_bert_page():
-    rows = re.findall(r"^\| `bert/([\w-]+)` .*\| ([\d ]+) \|$", bert_page(), re.MULTILINE)
+    rows = re.findall(r"^\| `bert/([\w-]+)` .*\| ([\d,]+) \|$", bert_page(), re.MULTILINE)
     from pretrainkit.recipes.bert.presets import PRESETS
 
     assert [name for name, _ in rows] == list(PRESETS)
@@ -259,7 +259,7 @@ def test_parameter_counts_of_the_bert_page():
         if config.model.vocab_size is None:
             config = load_config(f"bert/{name}", ["model.vocab_size=8192"])
         model = build_model(config, device="meta")
-        assert sum(p.numel() for p in model.parameters()) == int(count.replace(" ", "")), name
+        assert sum(p.numel() for p in model.parameters()) == int(count.replace(",", "")), name
 
 
 def test_the_bert_page_explains_every_compatible_setting():

@@ -15,7 +15,7 @@ from pretrainkit.images.pillow import thumbnail
 NUM_TRAIN, NUM_VALID = 2000, 64
 TRAIN_SEED, VALID_SEED = 1, 2
 VOCAB_SIZE = 4128
-"""Size of the text vocabulary: 4 control tokens, 50 sentinels, 4 000 numbers, 3 classes, 71 letters and words."""
+"""Size of the text vocabulary: 4 control tokens, 50 sentinels, 4,000 numbers, 3 classes, 71 letters and words."""
 NUM_CODES = 256
 TOKENIZERS = {"rgb": ("l1", 200), "depth": ("smooth_l1", 120)}
 """Loss and number of optimizer updates of each domain's image tokenizer."""

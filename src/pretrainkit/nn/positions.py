@@ -1,4 +1,4 @@
-"""Fixed positions: sines and cosines of wavelengths up to 10 000 (Vaswani et al. 2017,
+"""Fixed positions: sines and cosines of wavelengths up to 10,000 (Vaswani et al. 2017,
 https://arxiv.org/abs/1706.03762; in two dimensions Chen et al. 2021, https://arxiv.org/abs/2104.02057).
 
 NumPy computes them, so that they also have values in a model on "meta".

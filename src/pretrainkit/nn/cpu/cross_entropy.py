@@ -1,6 +1,6 @@
 """Cross-entropy of a linear layer's outputs on a CPU, a part of the vocabulary at a time.
 
-The vocabulary is processed in chunks that stay in the cache (matrix products with 30 000 columns run at two thirds of
+The vocabulary is processed in chunks that stay in the cache (matrix products with 30,000 columns run at two thirds of
 the speed there). exp(logits - their maximum) replaces each chunk's logits, and the backward pass multiplies these
 directly: softmax over V = stored exponentials * a factor of the chunk. Measurements: benchmarks/RESULTS.md, by hand.
 

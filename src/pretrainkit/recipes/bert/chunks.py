@@ -43,7 +43,7 @@ class ChunkIndex:
     """(N + 1,) start of each chunk's part of `inner_ends`, and the total."""
     inner_ends: NDArray[np.unsignedinteger]
     """(E,) sentence ends strictly inside a chunk, in tokens from its start: the places where it may be split. uint16,
-    or uint32 if examples can have 65 536 tokens or more."""
+    or uint32 if examples can have 65,536 tokens or more."""
     document_sizes: Ints
     """(D,) number of chunks of each document that has any."""
 

@@ -15,7 +15,7 @@ from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConf
 from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 SABERTOOTH_VOCAB_SIZE = 32_128
-"""251 x 128: 256 bytes, 5 control pieces, 31 867 learned pieces."""
+"""251 x 128: 256 bytes, 5 control pieces, 31,867 learned pieces."""
 
 
 def _bert(num_layers: int, hidden_size: int, vocab_size: int | None = None) -> BertModelConfig:
@@ -54,7 +54,7 @@ def _small(
 def tiny() -> BertRun:
     """2 layers x 128, for tests and first trials. It learns visibly in about two minutes on 2 CPU cores.
 
-    0.40 M parameters in the blocks; with the embeddings of 8 000 pieces 1.5 M. It uses the vocabulary of its data.
+    0.40 M parameters in the blocks; with the embeddings of 8,000 pieces 1.5 M. It uses the vocabulary of its data.
     """
     optimizer = OptimizerConfig(peak_lr=2e-3, beta2=0.98, weight_decay=0.01)
     return _small(600, _bert(2, 128), optimizer, batch_size=64, num_warmup_steps=60, every_steps=200)
@@ -63,7 +63,7 @@ def tiny() -> BertRun:
 def modern_tiny() -> BertRun:
     """2 layers x 128 of the ModernBERT design, used by the demo. It learns about twice as fast per step as bert/tiny.
 
-    0.33 M parameters in the blocks; with the embeddings of 4 096 pieces 0.89 M. With rotary positions, even such a
+    0.33 M parameters in the blocks; with the embeddings of 4,096 pieces 0.89 M. With rotary positions, even such a
     small model attends to a word's neighbours from the start; learned positions must first be trained. It has sentence
     order, and all layers attend to the whole example. It uses the vocabulary of its data.
     """
@@ -75,9 +75,9 @@ def modern_tiny() -> BertRun:
 
 
 def mini() -> BertRun:
-    """4 layers x 256, the smallest model worth fine-tuning. 6 000 steps take about an hour on 2 CPU cores.
+    """4 layers x 256, the smallest model worth fine-tuning. 6,000 steps take about an hour on 2 CPU cores.
 
-    3.2 M parameters in the blocks; with the embeddings of 16 000 pieces 7.5 M. It uses the vocabulary of its data.
+    3.2 M parameters in the blocks; with the embeddings of 16,000 pieces 7.5 M. It uses the vocabulary of its data.
     """
     optimizer = OptimizerConfig(peak_lr=1e-3, beta2=0.98, weight_decay=0.01)
     return _small(
@@ -88,8 +88,8 @@ def mini() -> BertRun:
 def modern_mini() -> BertRun:
     """4 layers x 256 of the ModernBERT design, for little compute. It learns far faster per step than bert/mini.
 
-    2.9 M parameters in the blocks; with the embeddings of 8 192 pieces 5.2 M. On the same text and with the same
-    settings, bert/mini had a loss of 6.1 after 1 100 steps, which is that of guessing by word frequency (README.md).
+    2.9 M parameters in the blocks; with the embeddings of 8,192 pieces 5.2 M. On the same text and with the same
+    settings, bert/mini had a loss of 6.1 after 1,100 steps, which is that of guessing by word frequency (README.md).
     This model had 4.7 after 600 steps, because rotary positions let it attend to neighbours at once. All layers attend
     to the whole example. It learns masked words only, with Muon. It uses the vocabulary of its data.
     """
@@ -100,9 +100,9 @@ def modern_mini() -> BertRun:
 
 
 def base() -> BertRun:
-    """12 layers x 768, 111 341 442 parameters with heads: BERT-base with our defaults, for one GPU or one node.
+    """12 layers x 768, 111,341,442 parameters with heads: BERT-base with our defaults, for one GPU or one node.
 
-    It has the hyperparameters of recipe A, with the exact clip, packed batches and a full shuffle. 1 000 000 steps of
+    It has the hyperparameters of recipe A, with the exact clip, packed batches and a full shuffle. 1,000,000 steps of
     1024 examples of 128 tokens are 131 G tokens: 7.2e19 FLOPs.
     """
     return BertRun(
@@ -118,17 +118,17 @@ def base() -> BertRun:
 
 
 def large() -> BertRun:
-    """24 layers x 1024, 337 872 258 parameters with heads: BERT-large for one node or more, else like bert/base."""
+    """24 layers x 1024, 337,872,258 parameters with heads: BERT-large for one node or more, else like bert/base."""
     return base().changed(model=_bert(24, 1024, SABERTOOTH_VOCAB_SIZE))
 
 
 def modern_base() -> BertRun:
-    """22 layers x 768 of the ModernBERT design: 135 628 672 parameters with our 32 128 pieces.
+    """22 layers x 768 of the ModernBERT design: 135,628,672 parameters with our 32,128 pieces.
 
     Rotary positions, GeGLU, layer norm before the layers, no biases, two local layers (window 128) after each global
-    one, no segments and no sentence order, 30 % masking, packed batches of examples of up to 1 024 tokens. The learning
-    rate stays at 8e-4 after the warm-up and is then decayed, as in ModernBERT. 100 000 steps of 512 examples are at
-    most 52 G tokens. (With ModernBERT's own 50 368 pieces it has the 149 M parameters of the paper.)
+    one, no segments and no sentence order, 30 % masking, packed batches of examples of up to 1,024 tokens. The learning
+    rate stays at 8e-4 after the warm-up and is then decayed, as in ModernBERT. 100,000 steps of 512 examples are at
+    most 52 G tokens. (With ModernBERT's own 50,368 pieces it has the 149 M parameters of the paper.)
     """
     return BertRun(
         num_steps=100_000,

@@ -50,7 +50,7 @@ def tiny() -> FourMRun:
     """4 + 4 layers x 192 for images of 64 x 64 pixels: for tests and first experiments on a CPU.
 
     4.2 M parameters in encoder and decoder. Inputs are pixels; inputs and targets are colours, depth and classes of
-    patches, captions and boxes. A data set does not need all of them. 1 500 steps of 32 examples of 64 + 64 tokens.
+    patches, captions and boxes. A data set does not need all of them. 1,500 steps of 32 examples of 64 + 64 tokens.
     """
     width, num_layers = 192, 4
     return FourMRun(
@@ -111,7 +111,7 @@ def _published(
 def b_7() -> FourMRun:
     """4M-7 B: 12 + 12 layers x 768, 198.8 M parameters in encoder and decoder, 360.8 M with the tables of 7 modalities.
 
-    128 + 128 tokens of 8 192 examples per step, 239 120 steps: 501 G slots. Half of the examples have only pixels as
+    128 + 128 tokens of 8,192 examples per step, 239,120 steps: 501 G slots. Half of the examples have only pixels as
     input. Slots that the original left empty are filled: see masking.unused.
     """
     return _published("base", "7", 8192)
@@ -131,7 +131,7 @@ def xl_7() -> FourMRun:
 def b_21() -> FourMRun:
     """4M-21 B: as fourm/b-7 with 19 inputs and 17 targets, 623.8 M parameters with tables.
 
-    256 + 256 tokens of 4 096 examples per step, 239 218 steps. The original starts from 4M-7: for this, set
+    256 + 256 tokens of 4,096 examples per step, 239,218 steps. The original starts from 4M-7: for this, set
     init_from=RUN and init.missing=random."""
     return _published("base", "21", 4096)
 

@@ -70,24 +70,24 @@ def _pixel(data: GlueDataConfig, peak_lr: float, *, num_steps: int = 15_000, **t
 
 
 def pixel_glue() -> GlueRun:
-    """PIXEL on GLUE: add data.task=TASK. 256 patches, batches of 256, at most 15 000 steps, peak learning rate 3e-5."""
+    """PIXEL on GLUE: add data.task=TASK. 256 patches, batches of 256, at most 15,000 steps, peak learning rate 3e-5."""
     return _pixel(GlueDataConfig(batch_size=256, microbatch_size=64, max_seq_length=256), 3e-5, clean_up=True)
 
 
 def pixel_tags() -> GlueRun:
-    """PIXEL on parts of speech and entities: 256 patches, batches of 64, at most 15 000 steps, peak learning rate
+    """PIXEL on parts of speech and entities: 256 patches, batches of 64, at most 15,000 steps, peak learning rate
     5e-5. Entities of MasakhaNER used data.max_seq_length=196."""
     return _pixel(GlueDataConfig(kind="tags", batch_size=64, max_seq_length=256), 5e-5)
 
 
 def pixel_parse() -> GlueRun:
-    """PIXEL on dependency parsing: 256 patches, batches of 64, at most 15 000 steps, peak learning rate 8e-5; the root
+    """PIXEL on dependency parsing: 256 patches, batches of 64, at most 15,000 steps, peak learning rate 8e-5; the root
     is the tanh of a layer on the class token."""
     return _pixel(GlueDataConfig(kind="tree", batch_size=64, max_seq_length=256), 8e-5, pooling="cls")
 
 
 def pixel_qa() -> GlueRun:
-    """PIXEL on question answering: windows of 400 patches, stride 160, questions of 128, batches of 32, at most 20 000
+    """PIXEL on question answering: windows of 400 patches, stride 160, questions of 128, batches of 32, at most 20,000
     steps, peak learning rate 7e-5."""
     spans = SpanConfig(stride=160, max_question_length=128)
     return _pixel(GlueDataConfig(kind="spans", batch_size=32, max_seq_length=400, spans=spans), 7e-5, num_steps=20_000)

@@ -186,7 +186,7 @@ class DiffusionDecoder(nn.Module, ABC):
 
 def time_features(time_B: Tensor, width: int) -> Tensor:
     """Embed times as float32 (B, width): cosines, then sines, at frequencies that fall geometrically
-    from 1 to almost 1 / 10 000."""
+    from 1 to almost 1 / 10,000."""
     half = width // 2
     rates = torch.exp(-np.log(10_000) * torch.arange(half, device=time_B.device, dtype=torch.float32) / half)
     angles = time_B[:, None].float() * rates

@@ -40,7 +40,7 @@ _MLP = MLPCoderConfig(width=1024, num_blocks=6)
 
 def tiny() -> ImageTokenizerRun:
     """Transformers of 4 layers, width 128, for images of 64 x 64 pixels with 64 tokens each and 512 codes: for tests
-    and trials on a CPU. 1.9 M parameters; 1 500 steps of 16 images.
+    and trials on a CPU. 1.9 M parameters; 1,500 steps of 16 images.
     """
     coder = ViTCoderConfig(hidden_size=128, num_layers=4, num_heads=4)
     return ImageTokenizerRun(
@@ -113,39 +113,39 @@ _UNET = UNetConfig(noise=NoiseConfig(schedule="linear", prediction="image"))
 
 
 def rgb() -> ImageTokenizerRun:
-    """RGB, 16 384 codes: ViT-B encoder and convolutional diffusion decoder (DiVAE). 50 epochs."""
+    """RGB, 16,384 codes: ViT-B encoder and convolutional diffusion decoder (DiVAE). 50 epochs."""
     return _published("rgb", decoder=_UNET, num_epochs=50, loss="mse", size=16384)
 
 
 def depth() -> ImageTokenizerRun:
-    """Standardized depth, 8 192 codes: DiVAE. 20 epochs."""
+    """Standardized depth, 8,192 codes: DiVAE. 20 epochs."""
     return _published("depth", decoder=_UNET, num_epochs=20, loss="smooth_l1")
 
 
 def normal() -> ImageTokenizerRun:
-    """Surface normals, 8 192 codes: DiVAE. 20 epochs."""
+    """Surface normals, 8,192 codes: DiVAE. 20 epochs."""
     return _published("normal", decoder=_UNET, num_epochs=20, loss="mse")
 
 
 def canny_edge() -> ImageTokenizerRun:
-    """Canny edges, also those of SAM's instances, 8 192 codes: DiVAE. 50 epochs."""
+    """Canny edges, also those of SAM's instances, 8,192 codes: DiVAE. 50 epochs."""
     return _published("canny_edge", decoder=_UNET, num_epochs=50, loss="smooth_l1", base_lr=5e-5)
 
 
 def rgb_uvit() -> ImageTokenizerRun:
-    """A UViT diffusion decoder for the frozen encoder of a trained RGB tokenizer with 1 024 codes, given as init_from
+    """A UViT diffusion decoder for the frozen encoder of a trained RGB tokenizer with 1,024 codes, given as init_from
     (see docs/image-tokenizers.md). 50 epochs."""
     decoder = UViTConfig(noise=NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity"))
     return _published("rgb", decoder=decoder, num_epochs=50, loss="mse", size=1024, is_encoder_frozen=True)
 
 
 def rgb_perceptual() -> ImageTokenizerRun:
-    """RGB, 1 024 codes: ViT-B encoder and decoder, with a perceptual loss of CLIP B/16. 50 epochs."""
+    """RGB, 1,024 codes: ViT-B encoder and decoder, with a perceptual loss of CLIP B/16. 50 epochs."""
     return _published("rgb", decoder=_VIT_B, num_epochs=50, loss="mse", size=1024, perceptual_weight=1.0)
 
 
 def semseg_coco() -> ImageTokenizerRun:
-    """Semantic classes of COCO, 4 096 codes: ViT-B encoder and decoder. 20 epochs."""
+    """Semantic classes of COCO, 4,096 codes: ViT-B encoder and decoder. 20 epochs."""
     return _published("semseg_coco", decoder=_VIT_B, num_epochs=20, loss="cross_entropy", batch_per_gpu=80, size=4096)
 
 
@@ -162,17 +162,17 @@ def _feature_maps(domain: str, batch_per_gpu: int, patch_size: int) -> ImageToke
 
 
 def clip_b16() -> ImageTokenizerRun:
-    """Feature maps of CLIP B/16, 8 192 codes: ViT-B encoder and decoder. 20 epochs."""
+    """Feature maps of CLIP B/16, 8,192 codes: ViT-B encoder and decoder. 20 epochs."""
     return _feature_maps("CLIP-B16", 128, 16)
 
 
 def dinov2_b14() -> ImageTokenizerRun:
-    """Feature maps of DINOv2 B/14, 8 192 codes: ViT-B encoder and decoder. 20 epochs."""
+    """Feature maps of DINOv2 B/14, 8,192 codes: ViT-B encoder and decoder. 20 epochs."""
     return _feature_maps("DINOv2-B14", 64, 14)
 
 
 def imagebind_h14() -> ImageTokenizerRun:
-    """Feature maps of ImageBind H/14, 8 192 codes: ViT-B encoder and decoder. 20 epochs."""
+    """Feature maps of ImageBind H/14, 8,192 codes: ViT-B encoder and decoder. 20 epochs."""
     return _feature_maps("ImageBind-H14", 128, 14)
 
 
@@ -191,23 +191,23 @@ def _vectors(domain: str, loss: Reconstruction, size: int, num_heads: int, warmu
 
 
 def dinov2_global() -> ImageTokenizerRun:
-    """Global feature vector of DINOv2 B/14 as 16 ids of 8 192 codes each. The original's example config has 8 ids, but
+    """Global feature vector of DINOv2 B/14 as 16 ids of 8,192 codes each. The original's example config has 8 ids, but
     the released weights and 4M's list of modalities have 16. 15 epochs."""
     return _vectors("DINOv2-B14-global", "cosine_channels", 8192, 16, 5)
 
 
 def imagebind_global() -> ImageTokenizerRun:
-    """Global feature vector of ImageBind H/14 as 16 ids of 8 192 codes each. 15 epochs."""
+    """Global feature vector of ImageBind H/14 as 16 ids of 8,192 codes each. 15 epochs."""
     return _vectors("ImageBind-H14-global", "cosine_channels", 8192, 16, 5)
 
 
 def human_poses() -> ImageTokenizerRun:
-    """The 207 numbers of a human pose as 8 ids of 1 024 codes each. 15 epochs."""
+    """The 207 numbers of a human pose as 8 ids of 1,024 codes each. 15 epochs."""
     return _vectors("human_poses", "smooth_l1", 1024, 8, 1)
 
 
 def sam_mask() -> ImageTokenizerRun:
-    """Masks of 64 x 64 pixels as 16 tokens of 1 024 codes. 24 epochs."""
+    """Masks of 64 x 64 pixels as 16 tokens of 1,024 codes. 24 epochs."""
     return _published(
         "sam_mask",
         encoder=_VIT_B_PLAIN,

@@ -2,7 +2,7 @@
 crops are stored in `crop_settings` and are the same for all modalities.
 
     ROOT/crop_settings/ANY/STEM.npy     int32 (crops, 5): top, left, height, width, mirrored
-    ROOT/tok_rgb@64/ANY/STEM.npy        int16 (crops, tokens), row-major (int32 for more than 32 768 ids)
+    ROOT/tok_rgb@64/ANY/STEM.npy        int16 (crops, tokens), row-major (int32 for more than 32,768 ids)
     ROOT/tok_rgb@64/manifest.json       identifies the tokenizer; tokens of two tokenizers are never mixed
 
 For tar files, there is one archive of tokens per archive of images. Existing files are kept, so the same call continues

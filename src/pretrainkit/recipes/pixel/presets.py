@@ -58,7 +58,7 @@ def tiny_grid() -> PixelRun:
 
 
 def small() -> PixelRun:
-    """The published pixel-small-continuous: 12 layers, width 384; decoder: 4 layers, width 264. 25 598 544 parameters.
+    """The published pixel-small-continuous: 12 layers, width 384; decoder: 4 layers, width 264. 25,598,544 parameters.
     The other settings are those of pixel/base."""
     model = PixelModelConfig(
         hidden_size=384,
@@ -74,9 +74,9 @@ def small() -> PixelRun:
 
 
 def base() -> PixelRun:
-    """The published pixel-base: 12 layers, width 768; decoder: 8 layers, width 512. 112 334 080 parameters.
+    """The published pixel-base: 12 layers, width 768; decoder: 8 layers, width 512. 112,334,080 parameters.
 
-    The config is "scratch_noto_span0.25-dropout" with "fp16_apex_bs32": 1 000 000 steps of 256 rows of 529 patches. The
+    The config is "scratch_noto_span0.25-dropout" with "fp16_apex_bs32": 1,000,000 steps of 256 rows of 529 patches. The
     peak learning rate is 1.5e-4 x batch / 256, which is 1.5e-4 here; scale optimizer.peak_lr with data.batch_size. The
     learning rate ends at 1e-5, which is schedule.floor x peak. The original used float16; precision.compute=auto uses
     bfloat16. Weight decay applies to everything except biases and norms.

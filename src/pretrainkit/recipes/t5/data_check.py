@@ -232,7 +232,7 @@ def _short(text: str) -> str:
 
 def unigram_loss(config: T5Run) -> float:
     """Return the cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats
-    per token, from at most 16 384 training and 2 048 held-out examples, spread over each component."""
+    per token, from at most 16,384 training and 2,048 held-out examples, spread over each component."""
     counts = _count(config, "train") + 1
     held_out = _count(config, "valid")
     nll_V = math.log(counts.sum()) - np.log(counts)

@@ -94,7 +94,7 @@ FAMILIES: dict[str, Family] = {
 
 ADAFACTOR = OptimizerConfig(name="adafactor", peak_lr=1.0, max_grad_norm=0.0)
 RSQRT = ScheduleConfig(name="factors", factors=("constant", "rsqrt_decay"), num_warmup_steps=10_000)
-"""0.01 for the first 10 000 updates, without a ramp, then 1 / sqrt(t)."""
+"""0.01 for the first 10,000 updates, without a ramp, then 1 / sqrt(t)."""
 UMT5_OPTIMIZER = OptimizerConfig(
     name="adafactor", peak_lr=1.0, adafactor=AdafactorConfig(beta1=0.9, factored=False), max_grad_norm=1.0
 )
@@ -142,7 +142,7 @@ def _even(num_layers: int, **sizes: Any) -> T5ModelConfig:
 
 
 def tiny() -> T5Run:
-    """2 + 2 layers x 8, 518 240 parameters: for tests of everything except the model. It learns little."""
+    """2 + 2 layers x 8, 518,240 parameters: for tests of everything except the model. It learns little."""
     return T5Run(
         num_steps=200,
         model=_even(2, vocab_size=T5_VOCAB_SIZE, hidden_size=8, num_heads=4, head_size=3, intermediate_size=16),
@@ -168,7 +168,7 @@ def _small(num_steps: int, model: T5ModelConfig, data: T5DataConfig, num_warmup_
 
 
 def micro() -> T5Run:
-    """2 + 2 layers x 128, 1.3 M parameters with 2 048 pieces: the model of `pretrainkit demo t5`.
+    """2 + 2 layers x 128, 1.3 M parameters with 2,048 pieces: the model of `pretrainkit demo t5`.
 
     In the style of T5 1.1, with the vocabulary of its data. It learns in minutes on a CPU.
     """
@@ -184,7 +184,7 @@ def micro() -> T5Run:
 def mini() -> T5Run:
     """4 + 4 layers x 256 in the style of T5 1.1: the smallest model worth fine-tuning.
 
-    It has 6.3 M parameters in the blocks, 10.5 M with the embeddings and logits of 8 192 pieces, and uses the
+    It has 6.3 M parameters in the blocks, 10.5 M with the embeddings and logits of 8,192 pieces, and uses the
     vocabulary of its data. AdamW takes steps relative to the parameter, which nanoT5 found better than Adafactor for
     short runs.
     """
@@ -198,7 +198,7 @@ def mini() -> T5Run:
 
 
 def base_nano() -> T5Run:
-    """T5 1.1 base in 65 536 steps of 128 examples, as nanoT5 trains it on one GPU: AdamW with RMS scaling, cosine.
+    """T5 1.1 base in 65,536 steps of 128 examples, as nanoT5 trains it on one GPU: AdamW with RMS scaling, cosine.
 
     Published: 1.953 nats per held-out target token of C4 (T5 1.1 at this length of training: 1.942), 10 to 24 hours on
     one A100. Our warm-up starts at 0, nanoT5's at half the peak rate. Source: https://arxiv.org/abs/2309.02373.
