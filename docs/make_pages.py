@@ -35,6 +35,9 @@ ANY = TypeAdapter(Any)
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```(bash|python|yaml)\n(?:# (\S+\.(?:py|yaml))\n)?(.*)^```$", re.MULTILINE | re.DOTALL)
 """A block to run or to write to a file, which its first line names; other blocks are text."""
+SHELL_WORD = re.compile(r"""(?:[^\s"'\\]|"[^"]*"|'[^']*'|\\.)+""")
+MAX_COMMAND = 80
+"""Characters that a line of a command has room for on a wide screen."""
 ENVIRONMENT = """\
 import os
 import sys
@@ -68,9 +71,32 @@ def copied(page: Path, addresses: dict[Path, str], out: Path) -> str:
 
     parts = FENCE.split(page.read_text("utf-8"))
     parts[::2] = [LINK.sub(moved, part) for part in parts[::2]]
+    shell = [index for index, part in enumerate(parts) if part.startswith("```bash\n")]
+    for index in shell:
+        parts[index] = "\n".join(map(folded, parts[index].split("\n")))
     if page.parent.name == "tutorials":
         parts[0] = parts[0].replace("\n", f"\n\nThis page is also [a notebook]({page.stem}.ipynb).\n", 1)
     return "".join(parts)
+
+
+def folded(line: str) -> str:
+    """Return a long command in several lines that bash reads as one, with its comment above it."""
+    command, _, comment = line.partition("  # ")
+    words = SHELL_WORD.findall(command)
+    if len(line) <= MAX_COMMAND or line.endswith("\\") or " ".join(words) != command.rstrip():
+        return line
+    lines = [f"# {comment.strip()}"] if comment else []
+    lines.append(words[0])
+    for previous, word, following in zip(words, words[1:], [*words[2:], ""], strict=False):
+        is_value = previous.startswith("--") and not word.startswith("-")
+        has_value = word.startswith("--") and not following.startswith("-")
+        width = len(lines[-1]) + len(word) + (len(following) + 1 if has_value else 0) + len("  \\")
+        if width > MAX_COMMAND and not is_value:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    return "\n".join(lines)
 
 
 def notebook(page: Path) -> dict[str, Any]:

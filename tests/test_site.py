@@ -1,5 +1,6 @@
 """The sources of the documentation site: `make docs` builds it from them, and fails on links that lead nowhere."""
 
+import shlex
 import types
 from pathlib import Path
 
@@ -51,6 +52,24 @@ def test_a_link_out_of_the_site_is_refused(site, tmp_path):
     addresses = {page: "index.md"}
     with pytest.raises(SystemExit, match="leads out of the site"):
         site.copied(page, addresses, tmp_path)
+
+
+def test_long_commands_are_folded_without_a_change_for_the_shell(site):
+    commands = [
+        line
+        for page in site.pages()
+        for block in blocks_of(page)
+        if block.language == "bash"
+        for line in block.text.splitlines()
+        if len(line) > site.MAX_COMMAND
+    ]
+    assert len(commands) > 20
+    for command in commands:
+        written = site.folded(command)
+        assert shlex.split(written.replace("\\\n", ""), comments=True) == shlex.split(command, comments=True)
+    assert site.folded(f"pretrainkit train {'x' * 80} --out runs/mine   # a comment") == (
+        f"# a comment\npretrainkit train \\\n    {'x' * 80} \\\n    --out runs/mine"
+    )
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/tutorials").glob("*.md")), ids=lambda page: page.stem)
