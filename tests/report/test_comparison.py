@@ -191,7 +191,14 @@ def test_the_runs_command_prints_a_table_and_json(runs):
 
 @pytest.mark.parametrize(
     ("name", "direction"),
-    [("masked_lm_loss", -1), ("perplexity", -1), ("image_to_text_r1_recall", 1), ("accuracy", 1), ("parameters", 0)],
+    [
+        ("masked_lm_loss", -1),
+        ("perplexity", -1),
+        ("flickr8k_I2T-R@1", 1),
+        ("RSUM", 1),
+        ("accuracy", 1),
+        ("parameters", 0),
+    ],
 )
 def test_names_of_metrics_tell_whether_more_is_better(name, direction):
     better = is_better(name)

@@ -17,7 +17,7 @@ from pretrainkit.training.checkpoints.files import is_locked
 from pretrainkit.training.folder import CONFIG, SUMMARY
 
 _RISING = re.compile(
-    r"accuracy|f1|bleu|rouge|recall|precision|score|matthews|correlation|pearson|spearman|iou|psnr|ssim"
+    r"accuracy|f1|bleu|rouge|recall|rsum|r@\d|precision|score|matthews|correlation|pearson|spearman|iou|psnr|ssim"
 )
 _FALLING = re.compile(r"loss|perplexity|error|rmse|mae|fid|distance|median_rank|mean_rank|padding|wait|seconds")
 _CONDITION = re.compile(r"(?P<key>[^=<>]+?)(?P<sign><=|>=|=|<|>)(?P<value>.*)", re.DOTALL)
