@@ -255,6 +255,19 @@ def test_text_is_drawn_and_becomes_a_report(tmp_path):
     run(project.folder, SMALL["pixel"])
 
 
+def test_characters_that_no_font_has_are_named(tmp_path):
+    pytest.importorskip("freetype")
+    page_data.put_texts(tmp_path / "raw", 12, 120)
+    page_data.put_font(tmp_path / "raw/font.ttf")
+    with open(sorted((tmp_path / "raw").glob("*.txt"))[0], "r+", encoding="utf-8") as file:
+        text = file.read()
+        file.seek(0)
+        file.write("\U00012000 " + text)
+    project = new_project("pixel", [tmp_path / "raw"], tmp_path / "made", hours=None)
+    (lacking,) = project.record["left_out"]
+    assert (lacking["count"], lacking["examples"]) == (1, ("\U00012000",))
+
+
 def test_fonts_without_the_scripts_of_the_text_are_refused(tmp_path):
     pytest.importorskip("freetype")
     (tmp_path / "raw").mkdir()

@@ -15,7 +15,7 @@ from pretrainkit.report.run_table import find_runs, is_better, run_table
 from pretrainkit.report.serve import live_page, open_server
 from pretrainkit.training.checkpoints import files
 from report.test_page import EVIL, Page, evil_run, make_run
-from support.command_line import refused, succeed
+from support.command_line import pretrainkit, refused, succeed
 from support.remedies import followed
 
 
@@ -45,6 +45,7 @@ def test_a_comparison_shows_results_settings_fingerprints_and_answers_that_diffe
     text = " ".join(page.text.split())
     for shown in (
         "2 runs compared",
+        "Training curves of many points are smoothed.",
         "masked LM loss 4.1 3.6 −0.5",
         "best 20 % at step 300",
         "Settings that differ; 5 others are equal.",
@@ -178,11 +179,26 @@ def test_runs_are_filtered_and_sorted_by_columns_metrics_and_settings(runs, tmp_
     assert find_runs(runs[0]) == [runs[0]]
 
 
+def test_a_folder_is_compared_without_runs_that_have_not_logged_a_step(runs):
+    folder = runs[0].parent
+    for number, names in enumerate((["config.yaml", "provenance.json"], ["config.yaml", "metrics.jsonl"])):
+        (folder / f"failed{number}").mkdir()
+        for name in names:
+            (folder / f"failed{number}" / name).write_text("recipe: bert\n" if name == "config.yaml" else "")
+    answer = pretrainkit("report", folder)
+    left_out = f"{folder / 'failed0'}, {folder / 'failed1'}"
+    assert answer == (0, f"{folder / 'comparison.html'}\n", f"note: no step logged yet, left out: {left_out}\n")
+    assert Page((folder / "comparison.html").read_text()).text.count("2 runs compared") >= 1
+    assert "is not a run folder" in refused("report", runs[0], folder / "failed0")
+
+
 def test_the_runs_command_prints_a_table_and_json(runs):
     folder = runs[0].parent
     lines = succeed("runs", folder, "--sort", "masked_lm_loss", "--metric", "masked_lm_loss").splitlines()
     assert lines[0].split() == ["run", "preset", "state", "step", "metric", "time", "size", "started"]
     assert lines[1].split()[:6] == ["second", "bert/tiny", "finished", "600", "masked_lm_loss", "3.6"]
+    for heading, name in (("run", "name"), ("size", "bytes")):
+        assert succeed("runs", folder, "--sort", heading) == succeed("runs", folder, "--sort", name)
     assert lines[-1] == "2 runs"
     rows = json.loads(succeed("runs", folder, "--json"))
     assert [(row["name"], row["metrics"]["masked_lm_loss"]) for row in rows] == [("first", 4.1), ("second", 3.6)]

@@ -183,6 +183,23 @@ def test_mlflow_gets_metrics_pictures_and_texts_of_one_run_before_and_after_a_re
     assert {file.path for file in client.list_artifacts(found.info.run_id)} >= {"config.yaml", "samples", "images"}
 
 
+def test_mlflow_writes_to_a_folder_as_advised(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://host")
+    config = LogConfig(to=("mlflow",), project="test")
+    with pytest.raises(InputError, match="MLflow could not start") as error:
+        MetricsLog(tmp_path / "run", config)
+    advice = str(error.value).partition("\n")[2]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", advice.partition("such as ")[2].partition(",")[0])
+    for word in advice.split():
+        if word.startswith("MLFLOW_ALLOW"):
+            monkeypatch.setenv(*word.strip(";").split("="))
+    with closing(MetricsLog(tmp_path / "run", config)) as log:
+        log.write(10, {"loss": 2.0})
+    assert (tmp_path / "mlruns").is_dir()
+
+
 def test_trackio_gets_metrics_and_samples_of_one_run_before_and_after_a_resume(tmp_path, monkeypatch) -> None:
     pytest.importorskip("trackio", reason="trackio is not installed")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))

@@ -1,6 +1,7 @@
 """`pretrainkit report RUN...`: one self-contained HTML page of a run, or of several runs compared."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,7 @@ def _serve(runs: list[Path], port: int, refresh: int, unused: list[str]) -> None
         if not folder.is_dir():
             raise InputError(f"{folder} is not a folder\n  give a run folder, or a folder with runs in it")
 
-    server, address = open_server(lambda: live_page(_run_folders(runs), refresh), port)
+    server, address = open_server(lambda: live_page(_run_folders(runs, notes=False), refresh), port)
     print(f"{address}\n  live until Ctrl-C; only this machine can open it", flush=True)
     with server:
         try:
@@ -80,9 +81,21 @@ def _serve(runs: list[Path], port: int, refresh: int, unused: list[str]) -> None
             print("stopped")
 
 
-def _run_folders(folders: list[Path]) -> list[Path]:
-    """Return the runs in each folder, or the folder itself if it is a run or has no runs."""
+def _run_folders(folders: list[Path], *, notes: bool = True) -> list[Path]:
+    """Return the runs in each folder, or the folder itself if it is a run or has no runs. Of several runs in a folder,
+    leave out those that have not logged a step (just started, or failed before), with a note."""
     from pretrainkit.report.run_table import find_runs
 
     has_runs = {path: not (path / "metrics.jsonl").exists() and any(path.rglob("config.yaml")) for path in folders}
-    return [run for folder in folders for run in (find_runs(folder) if has_runs[folder] else [folder])]
+    found = [run for folder in folders for run in (find_runs(folder) if has_runs[folder] else [folder])]
+    empty = [run for run in found if run not in folders and not _has_logged(run)]
+    if not empty or len(empty) == len(found):
+        return found
+    if notes:
+        print(f"note: no step logged yet, left out: {', '.join(map(str, empty))}", file=sys.stderr)
+    return [run for run in found if run not in empty]
+
+
+def _has_logged(run: Path) -> bool:
+    metrics = run / "metrics.jsonl"
+    return metrics.is_file() and metrics.stat().st_size > 0

@@ -30,7 +30,10 @@ _COMPARED: dict[str, Callable[[float, float], bool]] = {
 
 
 COLUMNS = {name: name for name in ("name", "recipe", "preset", "state", "step", "num_steps", "seconds", "started")} | {
-    "bytes": "num_bytes"
+    "bytes": "num_bytes",
+    "run": "name",
+    "time": "seconds",
+    "size": "num_bytes",
 }
 """Maps names for conditions and sorting to the fields of a row."""
 

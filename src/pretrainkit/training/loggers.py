@@ -129,9 +129,9 @@ class MLflow:
             client.log_dict(self._id, dict(run.config), "config.yaml")
         except mlflow.MlflowException as error:
             raise InputError(
-                f"log.to=[mlflow]: MLflow could not start: {error}\n  set MLFLOW_TRACKING_URI to your server, or to a "
-                "folder such as file:./mlruns; if this run was deleted there, delete "
-                f"{run.folder / 'mlflow-run-id.txt'} too"
+                f"log.to=[mlflow]: MLflow could not start: {error}\n  set MLFLOW_TRACKING_URI to your server; or to a "
+                "folder such as file:./mlruns, with MLFLOW_ALLOW_FILE_STORE=true; if this run was deleted there, "
+                f"delete {run.folder / 'mlflow-run-id.txt'} too"
             ) from error
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -37,8 +37,8 @@ class Drawing(NamedTuple):
     """Settings of a renderer, with measurements on a sample of the text."""
 
     config: RendererConfig
-    num_missing: int
-    """Number of characters without a glyph."""
+    missing: Counter[str]
+    """How often each character without a glyph occurs."""
     num_characters: int
     patches_per_character: float
 
@@ -69,17 +69,17 @@ def propose(request: ProjectRequest) -> Proposal:
         on_missing="ignore",
     )
     drawing = _draw(config, sample)
-    if drawing.num_missing > _MOST_MISSING * drawing.num_characters:
+    if drawing.missing.total() > _MOST_MISSING * drawing.num_characters:
         scripts = ", ".join(name for name, _ in Counter(map(script_of, sample)).most_common(3))
         raise DataError(
-            f"{', '.join(Path(file).name for file in files)} lacks {drawing.num_missing:,} of "
+            f"{', '.join(Path(file).name for file in files)} lacks {drawing.missing.total():,} of "
             f"{drawing.num_characters:,} characters of a sample; its scripts are {scripts}\n"
             "  give fonts with them among the data: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
         )
     left_out = [part for part in text.left_out if not part.what.endswith(SUFFIXES)]
-    if drawing.num_missing:
+    if drawing.missing.total():
         lacking = f"of {drawing.num_characters:,} characters of a sample, which no font has (drawn as empty boxes)"
-        left_out.append(LeftOut(lacking, drawing.num_missing, tuple(Path(file).name for file in files)[:3]))
+        left_out.append(LeftOut(lacking, drawing.missing.total(), tuple(drawing.missing)[:3]))
     num_characters = (
         text.num_train_bytes * sum(map(len, sample)) / max(1, sum(len(beginning.encode()) for beginning in sample))
     )
@@ -175,10 +175,11 @@ def _missing(font: str, characters: set[str]) -> set[str]:
 def _draw(config: RendererConfig, sample: Sequence[str]) -> Drawing:
     """Measure the renderer on the sample."""
     renderer = Renderer(config.changed(max_seq_length=529))
-    num_missing = num_patches = 0
+    missing: Counter[str] = Counter()
+    num_patches = 0
     for text in sample:
         lacking = set(renderer.missing(text))
-        num_missing += sum(character in lacking for character in text)
+        missing.update(character for character in text if character in lacking)
         num_patches += renderer(text).num_text_patches if text.strip() else 0
     num_characters = sum(map(len, sample))
-    return Drawing(config, num_missing, num_characters, num_patches / max(1, num_characters))
+    return Drawing(config, missing, num_characters, num_patches / max(1, num_characters))
