@@ -151,7 +151,7 @@ TOKENIZER = (
 )
 GLUE = "data.max_seq_length=32 data.batch_size=4 precision.compute=float32"
 QUICK_TASK = "num_steps=2 log.every_steps=1 checkpoint.asynchronous=false"
-QUICK = f"{QUICK_TASK} schedule.num_warmup_steps=1"
+QUICK = f"{QUICK_TASK} schedule.warmup_share=null schedule.num_warmup_steps=1"
 
 
 def _make_bert(folder: Path) -> None:

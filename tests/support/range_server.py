@@ -28,6 +28,7 @@ class ServedFolder:
 @contextmanager
 def served_folder(folder: Path) -> Iterator[ServedFolder]:
     served = ServedFolder()
+    counting = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self):
@@ -55,8 +56,9 @@ def served_folder(folder: Path) -> Iterator[ServedFolder]:
             self.send_header("Content-Length", str(end - begin))
             self.end_headers()
             if self.command == "GET":
+                with counting:  # before the client has the answer and goes on
+                    served.num_bytes += end - begin
                 self.wfile.write(content[begin:end])
-                served.num_bytes += end - begin
 
         def log_message(self, *_): ...
 

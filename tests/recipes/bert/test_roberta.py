@@ -95,9 +95,7 @@ def test_pretraining_goes_on_with_its_own_tokenizer(tokenizer, tmp_path):
     encode = ("tokenizer", "encode", str(tmp_path / "corpus"), "--tokenizer", str(tmp_path / "ours" / "tokenizer"))
     succeed(*encode, "--out", str(tmp_path / "tokens"))
     words = "data.max_seq_length=32 data.batch_size=8 num_steps=20 precision.compute=float32 log.every_steps=10"
-    words += (
-        " schedule.num_warmup_steps=2 optimizer.peak_lr=1e-3 optimizer.layer_decay=0.8 checkpoint.asynchronous=false"
-    )
+    words += " schedule.warmup_share=0.1 optimizer.peak_lr=1e-3 optimizer.layer_decay=0.8 checkpoint.asynchronous=false"
     places = (f"init_from={tmp_path}/ours", f"data.train={tmp_path}/tokens", "--out", str(tmp_path / "run"), "-q")
     succeed("train", str(tmp_path / "ours" / "config.yaml"), *words.split(), *places)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
