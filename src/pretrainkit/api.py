@@ -165,7 +165,7 @@ def train(
     Args:
         out: A new or empty folder.
         origins: Origin of each value of the config, which is recorded in the run.
-        hours: Train as many steps as fit into this time on this device, as measured by a trial of 20 seconds.
+        hours: Train as many steps as fit into this time on this device, as measured by a trial of up to 20 seconds.
         resume: True to resume with this config if `out` has a checkpoint, for schedulers that repeat a command. The
             config may only change the settings that `resume` may change.
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import pretrainkit
+from pretrainkit.errors import DataError
 from pretrainkit.recipes.pixel import sample as pixel_sample
 from pretrainkit.report.data_page import render_data
+from support import remedies
 from support.glue_toys import BAD, GOOD
 from support.page_data import FOURM, PIXEL, TOKENIZER, part, put_conllu, put_pairs, put_squad, texts
 from support.pair_sets import make_tokenizer
@@ -202,6 +204,17 @@ def test_a_deep_check_compares_the_checksums_of_token_shards(tokens, tmp_path):
         found = checked(preset, f"data.train={tmp_path / 'train'}", "num_steps=2", deep=True)
         assert [shard.name in problem for problem in found.problems] == [True]
         assert checked(preset, tokens[0], "num_steps=2", deep=True).problems == []
+
+
+def test_damaged_tokens_end_in_one_message_and_a_deep_check_names_their_shard(tokens, tmp_path):
+    shutil.copytree(part("tokens") / "train", tmp_path / "train")
+    (shard, *_) = (tmp_path / "train").glob("tokens-*.bin")
+    shard.write_bytes(b"\xf0" * shard.stat().st_size)
+    with pytest.raises(DataError, match="is not one of the") as caught:
+        checked("bert/mini", f"data.train={tmp_path / 'train'}", "num_steps=2")
+    assert "--deep" in remedies.followed(caught.value, "tokenizers/load.py: id")
+    found = checked("bert/mini", f"data.train={tmp_path / 'train'}", "num_steps=2", deep=True)
+    assert any(shard.name in problem for problem in found.problems)
 
 
 def test_a_deep_check_names_bad_pairs(pairs, tmp_path):

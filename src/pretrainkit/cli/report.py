@@ -87,13 +87,13 @@ def _run_folders(folders: list[Path], *, notes: bool = True) -> list[Path]:
     from pretrainkit.report.run_table import find_runs
 
     has_runs = {path: not (path / "metrics.jsonl").exists() and any(path.rglob("config.yaml")) for path in folders}
-    found = [run for folder in folders for run in (find_runs(folder) if has_runs[folder] else [folder])]
-    empty = [run for run in found if run not in folders and not _has_logged(run)]
-    if not empty or len(empty) == len(found):
-        return found
+    runs = [run for folder in folders for run in (find_runs(folder) if has_runs[folder] else [folder])]
+    empty = [run for run in runs if run not in folders and not _has_logged(run)]
+    if not empty or len(empty) == len(runs):
+        return runs
     if notes:
         print(f"note: no step logged yet, left out: {', '.join(map(str, empty))}", file=sys.stderr)
-    return [run for run in found if run not in empty]
+    return [run for run in runs if run not in empty]
 
 
 def _has_logged(run: Path) -> bool:

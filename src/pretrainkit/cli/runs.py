@@ -45,7 +45,8 @@ def runs(
         raise InputError(f"no run in {folder} has the metric {unknown[0]!r}\n  there are: {', '.join(sorted(known))}")
     lines = [("run", "preset", "state", "step", "metric", "time", "size", "started")]
     for row in rows:
-        names = [name for name in metric or [] if name in row.metrics] if metric else list(row.metrics)[:1]
+        usual = sorted(row.metrics, key="loss".__ne__)[:1]  # the loss, or else the first metric
+        names = [name for name in metric if name in row.metrics] if metric else usual
         shown = "  ".join(f"{name} {formatted(name, row.metrics[name])}" for name in names) or row.note or DASH
         steps = number(row.step) if row.num_steps in (None, row.step) else f"{row.step:,} of {row.num_steps:,}"
         time = DASH if row.seconds is None else duration(row.seconds)

@@ -29,7 +29,7 @@ def train(
     resume: Resume = False,
     hours: Annotated[
         float | None,
-        Option(help="Train as many steps as fit into this time here; a trial of 20 seconds measures the speed."),
+        Option(help="Train as many steps as fit into this time here; a trial of up to 20 seconds measures the speed."),
     ] = None,
     options: LaunchOptions,
     origins: Annotated[Path | None, Option(hidden=True, help="JSON file with the origin of each value.")] = None,

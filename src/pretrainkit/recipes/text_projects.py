@@ -144,7 +144,7 @@ def length_decisions(request: ProjectRequest, most_passes: int = MOST_PASSES) ->
             "num_steps",
             None,
             f"as many as fit into {request.hours:g} hours on this machine: train --hours measures a step in a trial of "
-            "20 seconds with the prepared data",
+            "up to 20 seconds with the prepared data",
         ),
         Decision("data.num_epochs", most_passes, "upper limit: more passes over the same data teach little"),
     )

@@ -38,7 +38,7 @@ class Drawing(NamedTuple):
 
     config: RendererConfig
     missing: Counter[str]
-    """How often each character without a glyph occurs."""
+    """Characters without a glyph, with their counts."""
     num_characters: int
     patches_per_character: float
 
