@@ -44,4 +44,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         file, test = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
         for name in {file, test, item.nodeid} & reasons.keys():
+            # The reason is that of the table above or of excluded.py.
             item.add_marker(pytest.mark.skip(reason=f"CUDA: {reasons[name]}"))

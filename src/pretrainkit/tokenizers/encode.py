@@ -240,7 +240,7 @@ def _unfinished_shards_removed(out: Path, work: Path) -> Iterator[None]:
     came while the work folder was removed."""
     try:
         yield
-    except BaseException:
+    except BaseException:  # also Ctrl-C, after which the command must be able to continue; it is raised again
         if not ((out / "manifest.json").exists() or any(work.glob("*/task.json"))):
             for path in out.glob("*-of-*.bin"):
                 path.unlink(missing_ok=True)

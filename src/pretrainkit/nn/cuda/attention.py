@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pretrainkit.dist.compiled import vary
 from pretrainkit.dist.devices import planned_card
-from pretrainkit.dist.parallelize import missing_for_compiling
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
 from pretrainkit.nn.biased_attention import RowPairs
 from pretrainkit.nn.relative_bias import RelativeBias
@@ -143,6 +142,8 @@ def has_flex(some: Tensor, head_width: int) -> bool:
 
 @cache
 def _has_compiler() -> bool:
+    from pretrainkit.dist.parallelize import missing_for_compiling  # loads torch's distributed training
+
     return missing_for_compiling("cuda") is None
 
 
