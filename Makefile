@@ -29,13 +29,13 @@ $(VENV)/.done: pyproject.toml setup.py $(CONSTRAINTS) $(wildcard $(foreach depth
 demo: setup
 	$(BIN)/pretrainkit demo
 
-# Written bytecode: else each of the processes that tests start compiles the package anew.
+# Bytecode is written; otherwise each process that the tests start would compile the package again.
 test test-fast test-pretended-cuda: export PYTHONDONTWRITEBYTECODE :=
-# With glibc, freed memory stays with a process: to ask the system for it again and again takes a fiftieth of the time.
+# glibc keeps the memory that a process frees: without this, tests take 2 % longer to request it from the system again.
 test test-fast test-pretended-cuda: export MALLOC_TRIM_THRESHOLD_ := 2000000000
 test test-fast test-pretended-cuda: export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
-# Files run in the order of their names: by number of tests, as otherwise, those of few long tests would come last.
+# Files run in the order of their names. The default order is by number of tests: files with few long tests would run last.
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -50,27 +50,27 @@ build/lowest.txt: pyproject.toml tests/lowest_versions.py
 	mkdir -p build
 	$(PYTHON) tests/lowest_versions.py > $@
 
-# With each of PYTHONS, in .venv-3.11 and so on; one that is not here fails as well.
+# With each of PYTHONS, in .venv-3.11 and so on. Fails if one of them is not installed.
 test-matrix:
 	@failed=; for python in $(PYTHONS); do \
 		if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 		then $(MAKE) PYTHON=$$python VENV=.venv-$$version test-fast || failed="$$failed $$python (failed)"; \
 		else failed="$$failed $$python (missing)"; fi; \
 	done; \
-	if [ -n "$$failed" ]; then echo "not shown to work:$$failed" >&2; exit 1; fi; echo "all of these work: $(PYTHONS)"
+	if [ -n "$$failed" ]; then echo "these do not work:$$failed" >&2; exit 1; fi; echo "all of these work: $(PYTHONS)"
 
-# The benchmark for a GPU with tiny models on the CPU: that it runs.
+# Run the GPU benchmark with tiny models on the CPU, to see that it works.
 test-gpu-benchmark: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gpu.py --pretend --out "$$(mktemp -d)"
 
-# What Triton makes for a GPU of each block. The package is only looked into here: the CPU build of torch does not use it.
+# Compile each block with Triton for a GPU and check the code. The CPU build of torch does not use Triton otherwise.
 test-codegen: setup build/triton
 	OMP_NUM_THREADS=1 PYTHONPATH=build/triton $(BIN)/python -m pytest tests/codegen
 
 build/triton:
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ triton==3.7.1
 
-# Suites on a device that says it is CUDA and computes on the CPU; what is left out there, and why, is said by -rs.
+# Suites on a device that pretends to be CUDA and computes on the CPU. The option -rs shows which tests are skipped, and why.
 test-pretended-cuda: setup
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m pytest -n 2 --dist loadfile -p support.pretended_cuda.plugin $(PRETENDED)
 
@@ -79,7 +79,7 @@ WITH ?= python3
 test-cuda:
 	OMP_NUM_THREADS=1 NVIDIA_TF32_OVERRIDE=0 PYTHONPATH=src:tests $(WITH) -m pytest -n 8 --dist loadfile -p support.on_cuda $(PRETENDED)
 
-# Kills every stage at random moments and compares what it leaves: docs/reliability.md. OPTIONS: see kill.py --help.
+# Kill every stage at random moments and compare the results: docs/reliability.md. OPTIONS: see kill.py --help.
 OPTIONS ?= --kills 100 --minutes 30 --seed 0
 campaign-kill: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/kill.py $(OPTIONS)

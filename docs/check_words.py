@@ -15,7 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-CHECKED = ("src", "docs", "benchmarks", "README.md", "CONTRIBUTING.md")
+CHECKED = (
+    *("src", "docs", "benchmarks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
+    *("setup.py", "pyproject.toml", "Makefile", "Dockerfile", ".github", ".ci", ".pre-commit-config.yaml"),
+)
+FORMATS = {".py", ".md", ".c", ".h", ".toml", ".yaml", ".yml", ""}
+"""Suffixes of the checked files; files without one, such as the Makefile, are text."""
 RIDDLES = re.compile(r"(Of|What|Whether|How|That|Where|Who|Whose|Which|As|So|To)\b")
 """First words of docstrings that are fragments: "Of the batch.", "What was read.", "Whether it is known."."""
 MAX_COLUMNS = 120
@@ -49,14 +54,14 @@ def check_python(text: str, avoided: re.Pattern[str], names: frozenset[str]) -> 
                 yield node.lineno, f"name that says nothing: {name}"
 
 
-def check_markdown(text: str, avoided: re.Pattern[str]) -> Iterator[Place]:
-    """Yield what is wrong in a page: avoided words, and long lines outside of code, tables and links."""
+def check_lines(text: str, avoided: re.Pattern[str], is_page: bool) -> Iterator[Place]:
+    """Yield avoided words in lines outside of code; in a page also long lines, except those of tables and links."""
     is_code = False
     for number, line in enumerate(text.splitlines(), 1):
         is_code ^= line.lstrip().startswith("```")
         if not is_code:
             yield from ((number, f"avoided word: {word}") for word in avoided.findall(VALUES.sub("", line)))
-            if len(line) > MAX_COLUMNS and not line.startswith(("|", "[", "![", "<")):
+            if is_page and len(line) > MAX_COLUMNS and not line.startswith(("|", "[", "![", "<")):
                 yield number, f"{len(line)} characters in a line; wrap at 100"
 
 
@@ -66,9 +71,13 @@ def main(arguments: list[str]) -> int:
     num_wrong = 0
     for path in (Path(name).resolve() for name in arguments or (str(ROOT / name) for name in CHECKED)):
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in (file for file in files if file.suffix in {".py", ".md"} and file != GLOSSARY):
+        for file in (file for file in files if file.is_file() and file.suffix in FORMATS and file != GLOSSARY):
             text = file.read_text("utf-8")
-            wrong = check_python(text, avoided, names) if file.suffix == ".py" else check_markdown(text, avoided)
+            wrong = (
+                check_python(text, avoided, names)
+                if file.suffix == ".py"
+                else check_lines(text, avoided, file.suffix == ".md")
+            )
             for number, reason in sorted(wrong):
                 print(f"{file.relative_to(ROOT)}:{number}: {reason}")
                 num_wrong += 1

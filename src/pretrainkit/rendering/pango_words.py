@@ -1,9 +1,9 @@
 """Compose lines of Latin text from cached shaped words.
 
-Shaping is most of the cost of a line, and words repeat. A word is shaped between spaces, with a letter beyond each, so
-that kerning with the spaces and the choice of script are the same as in a line. All other text is shaped as a whole.
-Only a font with rules that reach across a space to the next word would look different; for it, set `keep_words` to
-False.
+Shaping is most of the cost of a line, and words repeat. A word is shaped between two spaces and two letters, as in
+"x word x", so that kerning with the spaces and the choice of script are the same as in a line. All other text is shaped
+as a whole. Only a font with rules that reach across a space to the next word would look different; for it, set
+`keep_words` to False.
 
 Dimensions: G glyphs of a word or line, W words of a line.
 """

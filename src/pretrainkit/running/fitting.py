@@ -45,7 +45,7 @@ UNFITTED: Mapping[str, Any] = MappingProxyType(
 )
 """Settings that `choose_fit` decides, by dotted path, with the values from which it starts."""
 _STRATEGIES = ("ddp", "hsdp", "fsdp2")
-"""In the order of the data that the ranks exchange."""
+"""Strategies, ordered by the amount of data that the ranks exchange, smallest first."""
 _MAX_ADVISED_RANKS = 1024
 
 

@@ -73,7 +73,7 @@ class Plan:
     """FLOPs of all ranks in forward and backward pass, real tokens only."""
     tokens_per_step: float
     num_steps: int | None
-    """None if it depends on data that is not given."""
+    """Number of steps; None if it depends on data that is not given."""
     mfu: float
     step_seconds: float | None
     """Duration of a step at that MFU; None if the peak rate is unknown."""

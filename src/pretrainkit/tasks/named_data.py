@@ -169,7 +169,7 @@ def _folder(path: str, name: str) -> Path:
 
 
 class WholeRows(Tsv):
-    """A `Tsv` that skips rows with another number of fields than the header."""
+    """A `Tsv` that skips rows whose number of fields differs from that of the header."""
 
     def _rows(self, index: LineIndex) -> NDArray[np.int64] | None:
         rows = super()._rows(index)

@@ -121,8 +121,8 @@ def set_matmul_precision(precision: Precision) -> None:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """True if the device multiplies bfloat16 in hardware. CUDA and CPUs are asked. Registered back ends count if they
-    list bfloat16 for autocast; all other devices do not."""
+    """True if the device multiplies bfloat16 in hardware. CUDA and CPUs report this. For registered back
+    ends it is True if they list bfloat16 for autocast; for all other devices it is False."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == torch._C._get_privateuse1_backend_name():

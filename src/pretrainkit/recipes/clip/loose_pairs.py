@@ -1,4 +1,4 @@
-"""Pairs in folders without a known format: images with a table of captions, or each with a text file of its name."""
+"""Pairs in folders without a known format: images with a table of captions, or each with a text file of its own name."""
 
 from __future__ import annotations
 

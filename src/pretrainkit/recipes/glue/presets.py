@@ -28,7 +28,7 @@ def own() -> GlueRun:
 
 
 def tags() -> GlueRun:
-    """A class for each word, from your own files (.conllu, columns, .jsonl): passes and learning rate as for own."""
+    """A class for each word, from your own files (.conllu, columns, .jsonl), trained like glue/own."""
     return own().changed(data={"kind": "tags", "max_seq_length": 256})
 
 
@@ -38,7 +38,7 @@ def qa() -> GlueRun:
 
 
 def parse() -> GlueRun:
-    """A head and a relation for each word, from .conllu or rows: passes and learning rate as for own."""
+    """A head and a relation for each word, from .conllu files or tables, trained like glue/own."""
     return own().changed(data={"kind": "tree", "max_seq_length": 256})
 
 
