@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
@@ -11,7 +12,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -173,7 +174,9 @@ def _build() -> str:
     """Return the command that builds all helpers."""
     root = Path(import_module("pretrainkit").__path__[0]).parents[1]
     python = shlex.quote(sys.executable)
-    build = f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir pretrainkit"
+    origin = json.loads(distribution("pretrainkit").read_text("direct_url.json") or "{}").get("url", "pretrainkit")
+    source = "pretrainkit" if origin.endswith(".whl") else shlex.quote(origin)  # a wheel has no C files to build
+    build = f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir {source}"
     if (root / "setup.py").is_file():
         build = f"cd {shlex.quote(str(root))} && {python} setup.py build_ext --inplace --force"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")

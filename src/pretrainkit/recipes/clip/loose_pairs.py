@@ -1,4 +1,4 @@
-"""Pairs in folders without a known format: images with a table of captions, or each with a text file of its own name."""
+"""Pairs in folders without a known format: images with a table of captions, or with one text file for each image."""
 
 from __future__ import annotations
 
