@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 
 from pretrainkit.config.base import Config
-from pretrainkit.config.paths import IsPath, absolute_paths
+from pretrainkit.config.paths import IsPath, absolute_paths, moved_paths
 
 
 class Source(Config):
@@ -65,3 +65,18 @@ def test_names_without_the_ending_of_a_path_stay_though_a_folder_is_called_so(he
 def test_addresses_and_names_of_a_hub_stay(value) -> None:
     config = Settings(start=value)
     assert absolute_paths(config) is config
+
+
+def test_paths_that_moved_together_with_a_run_are_found(here) -> None:
+    (here / "there/data").mkdir(parents=True)
+    (here / "there/data/part-00.tar").touch()
+    before = "/gone/project/runs/first"
+    tree = {"data": [{"path": "/gone/project/data"}], "glob": "/gone/project/data/*.tar", "kept": str(here / "folder")}
+    names = {"lost": "/gone/project/other", "hub": "google/bert", "step": 3}
+    assert moved_paths(tree | names, before, here / "there/runs/first") == {
+        "data": [{"path": f"{here}/there/data"}],
+        "glob": f"{here}/there/data/*.tar",
+        "kept": f"{here}/folder",
+        **names,
+    }
+    assert moved_paths(tree, None, here / "there/runs/first") == tree

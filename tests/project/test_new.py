@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,12 +59,23 @@ def test_text_becomes_a_report(tmp_path):
     held_out = json.loads((project.folder / "data/corpus/valid/manifest.json").read_bytes())
     share = next(one for one in project.record["decisions"] if one["name"] == "held-out share")
     assert share["reason"].startswith(f"holds out {held_out['num_documents']} of 12 documents")
-    readme = (project.folder / "README.md").read_text(encoding="utf-8")
-    with within(project.folder):
+
+    # The project is moved and the raw data removed: the script finds everything done, and other runs find their data.
+    shutil.rmtree(tmp_path / "raw")
+    moved = project.folder.rename(tmp_path / "moved")
+    assert "[ -e data/corpus/valid/manifest.json ] || pretrainkit corpus shards" in (moved / "run.sh").read_text()
+    readme = (moved / "README.md").read_text(encoding="utf-8")
+    with within(moved):
+        for command in project.record["commands"][1:-4]:
+            ended = run_here(command[1:])
+            assert ended.code == 0, f"{command}\n{ended.err}"
+        assert "nothing is left to do" in run_here(project.record["commands"][-4][1:]).err
         for line in readme.partition("## Another run")[2].partition("```bash")[2].strip(" `\n").splitlines():
             ended = run_here(shlex.split(line)[1:])
             assert ended.code == 0, f"{line}\n{ended.err}"
-    assert (project.folder / "runs/comparison.html").stat().st_size > 10_000
+    assert (moved / "runs/comparison.html").stat().st_size > 10_000
+    rows = json.loads(run_here(["runs", str(moved / "runs"), "--json"]).out)
+    assert [row["preset"] for row in rows] == [project.record["preset"]] * 2, "the second starts from a run's config"
 
 
 @pytest.mark.slow
@@ -79,7 +91,7 @@ def test_one_command_goes_on_from_the_stages_that_are_finished_to_the_report(tmp
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(tmp_path / "made/runs/first/report.html")
-    assert "data/corpus is already complete" in done.stderr
+    assert "data/words.tsv is already complete" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     assert (tmp_path / "made/runs/first/report.html").is_file()
     with within(tmp_path / "made"):

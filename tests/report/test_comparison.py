@@ -9,9 +9,11 @@ from threading import Thread
 import pytest
 
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.report.charts import scripts
 from pretrainkit.report.comparison import MAX_RUNS, compared_runs, render_comparison, write_comparison
-from pretrainkit.report.run_table import find_runs, is_better, run_table
+from pretrainkit.report.run_folder import read_run
+from pretrainkit.report.run_table import find_runs, run_table
 from pretrainkit.report.serve import live_page, open_server
 from pretrainkit.training.checkpoints import files
 from report.test_page import EVIL, Page, evil_run, make_run
@@ -45,7 +47,7 @@ def test_a_comparison_shows_results_settings_fingerprints_and_answers_that_diffe
     text = " ".join(page.text.split())
     for shown in (
         "2 runs compared",
-        "Training curves of many points are smoothed.",
+        "values before smoothing",
         "masked LM loss 4.1 3.6 −0.5",
         "best 20 % at step 300",
         "Settings that differ; 5 others are equal.",
@@ -58,7 +60,9 @@ def test_a_comparison_shows_results_settings_fingerprints_and_answers_that_diffe
         assert shown in text, shown
     assert text.count("a [MASK] c") == 1  # what is equal is shown once
     assert '<b class="good">3.6</b>' in render_comparison(compared_runs(runs))
-    assert [len(chart["series"]) for chart in page.curves["charts"]].count(2) >= 8
+    lines = [[line["kind"] for line in chart["series"]] for chart in page.curves["charts"]]
+    assert lines.count(["points"] * 2) >= 2
+    assert lines.count(["faint", "line"] * 2) >= 4
 
 
 def test_equal_runs_are_reported_as_equal(tmp_path):
@@ -206,19 +210,37 @@ def test_the_runs_command_prints_a_table_and_json(runs):
 
 
 @pytest.mark.parametrize(
-    ("name", "direction"),
+    ("recipe", "name", "direction"),
     [
-        ("masked_lm_loss", -1),
-        ("perplexity", -1),
-        ("flickr8k_I2T-R@1", 1),
-        ("RSUM", 1),
-        ("accuracy", 1),
-        ("parameters", 0),
+        ("bert", "masked_lm_loss", "falls"),
+        ("t5", "loss_per_nonpadding_target_token", "falls"),
+        ("clip", "flickr8k_I2T-R@1", "rises"),
+        ("clip", "RSUM", "rises"),
+        ("clip", "temperature", None),
+        ("bert", "ema_masked_lm_accuracy", "rises"),
+        ("bert", "probe_cola/matthews_corrcoef", "rises"),
+        ("image_tokenizer", "psnr", "rises"),
+        ("image_tokenizer", "codebook_perplexity", None),
     ],
 )
-def test_names_of_metrics_tell_whether_more_is_better(name, direction):
-    better = is_better(name)
-    assert (0 if better is None else 1 if better(1, 0) else -1) == direction
+def test_recipes_declare_the_directions_of_their_metrics(tmp_path, recipe, name, direction):
+    folder = make_run(tmp_path / "run")
+    provenance = json.loads((folder / "provenance.json").read_text())
+    (folder / "provenance.json").write_text(json.dumps({**provenance, "directions": find_recipe(recipe).directions}))
+    assert read_run(folder).direction(name) == direction
+
+
+def test_runs_are_compared_with_those_of_their_recipe_and_ties_are_not_marked(tmp_path):
+    """Of the four runs, two are of another recipe, whose results are equal."""
+    folders = [make_run(tmp_path / name) for name in ("a", "b", "c", "d")]
+    for folder, loss in zip(folders, ("4.1", "9.5", "9.5", "3.6"), strict=True):
+        change(folder, "summary.json", "4.1", loss)
+    for folder in folders[1:3]:
+        change(folder, "config.yaml", "recipe: bert", "recipe: other")
+    page = render_comparison(compared_runs(folders))
+    assert "masked LM loss 4.1 9.5 9.5 +0 3.6 −0.5" in " ".join(Page(page).text.split())
+    assert page.count('<b class="good">3.6</b>') == 1
+    assert '<b class="good">9.5</b>' not in page
 
 
 def test_configs_of_presets_files_and_runs_are_compared(tmp_path, runs):

@@ -8,6 +8,7 @@ applied last. All problems are reported together.
 import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, Unread, shown
 from pretrainkit.config.explain import conflicts_in, explain, refused_in, unions_of
+from pretrainkit.config.paths import moved_paths, record_beside
 from pretrainkit.config.yaml import key_lines, parse_yaml
 from pretrainkit.errors import ConfigError
 
@@ -282,7 +284,26 @@ def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple
     tree = parse_yaml(text, name)
     if not isinstance(tree, dict):
         raise ConfigError(f"{name} holds {type(tree).__name__}, not a mapping of settings")
-    return _extend(tree, f"file {name}", path.parent, catalog, (*trail, str(path.resolve())), key_lines(text))
+    record = record_beside(path)
+    tree = moved_paths(tree, record.get("folder"), path.parent)
+    merged, origins = _extend(
+        tree, f"file {name}", path.parent, catalog, (*trail, str(path.resolve())), key_lines(text)
+    )
+    return merged, origins | _kept_origins(merged, record, catalog)
+
+
+def _kept_origins(tree: Tree, record: Mapping[str, Any], catalog: Catalog) -> Origins:
+    """Return the origins of those values of a recorded config that are still the values of a preset."""
+    sources, leaves = record.get("sources") or {}, flatten(tree)
+    origins: Origins = {}
+    for origin in {origin for origin in sources.values() if str(origin).startswith("preset ")}:
+        with suppress(ConfigError):  # the preset no longer exists
+            values = flatten(catalog.preset(origin.removeprefix("preset ")).model_dump(mode="json"))
+            same = (
+                path for path, own in sources.items() if own == origin and leaves.get(path, ABSENT) == values.get(path)
+            )
+            origins |= dict.fromkeys(same, origin)
+    return origins
 
 
 def _extend(

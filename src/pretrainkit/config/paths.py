@@ -1,9 +1,13 @@
 """Config fields that hold paths: making them absolute, and removing them from configs that are shared."""
 
+import glob
+import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pretrainkit.config.base import Config, marked
@@ -60,6 +64,33 @@ def without_paths(config: C) -> C:
         elif isinstance(value, tuple) and any(isinstance(item, Config) for item in value):
             changed[name] = tuple(without_paths(item) for item in value if not needs_path(item))
     return config.changed(**changed)
+
+
+def record_beside(path: Path) -> dict[str, Any]:
+    """Return the record of the run whose config is the file; empty for other files. It only adds information, so a
+    damaged one is like none."""
+    with suppress(OSError, ValueError):
+        record = json.loads((path.parent / "provenance.json").read_text(encoding="utf-8"))
+        return record if isinstance(record, dict) else {}
+    return {}
+
+
+def moved_paths(tree: Any, before: str | None, now: Path) -> Any:
+    """Return the plain values of a config that was recorded in the folder `before`, which is now `now`. An absolute
+    path that no longer exists is replaced by the path with the same position relative to the folder, if that exists:
+    a project whose folder was moved with its data finds them."""
+    if isinstance(tree, dict):
+        return {key: moved_paths(value, before, now) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [moved_paths(value, before, now) for value in tree]
+    if before is None or not is_local(tree) or _names_files(tree):
+        return tree
+    path = os.path.abspath(now / os.path.relpath(tree, before))
+    return path if _names_files(path) else tree
+
+
+def _names_files(path: str) -> bool:
+    return os.path.exists(path) or (_WILDCARD.search(path) is not None and bool(glob.glob(path, recursive=True)))
 
 
 def needs_path(config: Config) -> bool:

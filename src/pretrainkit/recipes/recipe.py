@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
+from pretrainkit.eval.directions import DIRECTIONS
 from pretrainkit.training.run import RunConfig
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Recipe(ABC, Generic[Run]):
     config_class: ClassVar[type[RunConfig]]
     presets: ClassVar[Mapping[str, Callable[[], RunConfig]]]
     """Preset name (without the recipe) to a function that returns a complete config; its docstring describes it."""
+    directions: ClassVar[Mapping[str, str]] = DIRECTIONS
+    """Pattern of the names of metrics to "rises" or "falls", whichever is better. Runs record it; reports show the best
+    values of these metrics."""
     samples_on_cpu: ClassVar[bool] = False
     """True if `sample` uses the model, or a copy of it, on the CPU; training then continues in parallel."""
 

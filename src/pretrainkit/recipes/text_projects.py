@@ -89,7 +89,10 @@ def prepare_text(request: ProjectRequest, paths: Sequence[str] | None = None) ->
         *(("--text-key", survey.text_key) if survey.text_key != "text" else ()),
         *(("--max-bad", str(survey.num_bad)) if survey.num_bad else ()),
     )
-    stage = Stage("Shuffle the documents into shards and hold some out", command)
+    # Afterwards the raw files are no longer needed.
+    stage = Stage(
+        "Shuffle the documents into shards and hold some out", command, unless=f"{CORPUS}/valid/manifest.json"
+    )
     return PreparedText(survey, facts, survey.left_out, tuple(decisions), (stage,), survey.num_bytes - held_out_bytes)
 
 

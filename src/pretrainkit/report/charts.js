@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const NEAR = 40; // the tooltip shows values at most this many pixels away
-  const state = { x: "step", log: false, raw: true, hidden: new Set(), zoom: new Map() };
+  const state = { x: "step", log: false, raw: !document.querySelector("button[data-run]"), hidden: new Set(), zoom: new Map() };
   let plots = [];
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -125,7 +125,6 @@ def _controls(runs: Sequence[Run], charts: Sequence[Chart]) -> Markup:
             tag("button", swatch(number), run.name, type="button", data_run=number) for number, run in enumerate(runs)
         ]
         parts.append(tag("span", join(chips, " ")))
-        parts.append(tag("span", "Training curves of many points are smoothed.", class_="quiet small"))
     parts.append(tag("span", "Drag to zoom in, double-click to zoom out.", class_="quiet small"))
     return tag("div", *parts, class_="panel controls")
 

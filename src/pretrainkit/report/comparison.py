@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pretrainkit.config.loader import difference, flatten
 from pretrainkit.errors import InputError
+from pretrainkit.eval.directions import FALLS, RISES
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.report.charts import swatch
 from pretrainkit.report.curves import clock, training_seconds
@@ -13,12 +14,12 @@ from pretrainkit.report.markup import Content, Markup, join, tag
 from pretrainkit.report.numbers import DASH, duration, label, metric, number, short
 from pretrainkit.report.page import Refresh, curves_section, html_page
 from pretrainkit.report.run_folder import Run, as_number
-from pretrainkit.report.run_table import is_better, named_runs, state_of
+from pretrainkit.report.run_table import named_runs, state_of
 from pretrainkit.report.tables import sample_cells, section, table, yaml_like
 
 MAX_RUNS = 30
 _MAX_SAMPLES = 12
-_OF_THE_PLACE = ("command", "started", "sources", "resumed")
+_OF_THE_PLACE = ("command", "started", "folder", "directions", "sources", "resumed")
 """Entries of the provenance that always differ between runs, or are shown in another section."""
 
 
@@ -91,7 +92,8 @@ def _results(runs: Sequence[Run]) -> Markup:
         finals = [run.metrics.rows[-1].get("loss") for run in runs]
         rows.append(["training loss, last", *(DASH if value is None else number(value) for value in finals)])
     note = (
-        "Metrics are on held-out data: the last value, its difference to the first run, and the best value on the way."
+        "Metrics are on held-out data: the last value, its difference from the first run of the same recipe, and the "
+        "best value on the way."
     )
     return section("Results", tag("p", note, class_="quiet small"), _wide_table(_heads(runs), rows))
 
@@ -102,28 +104,31 @@ def _progress(run: Run) -> str:
 
 
 def _metric_row(key: str, runs: Sequence[Run]) -> list[Content]:
-    better = is_better(key)
-    values = [run.held_out.get(key) for run in runs]
-    first = values[0]
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    best = None
-    if better is not None and known:
-        best = min(known) if better(0, 1) else max(known)
+    """Show the last value of each run, its difference from the first run of the same recipe, the best value on the way;
+    bold if no other run of the recipe has a value as good."""
     cells: list[Content] = [label(key)]
-    for run, value in zip(runs, values, strict=True):
+    for run in runs:
+        value = run.held_out.get(key)
         if value is None:
             cells.append(DASH)
             continue
-        shown = tag("b", metric(key, value), class_="good") if value == best and len(known) > 1 else metric(key, value)
+        peers = [other for other in runs if other.config.get("recipe") == run.config.get("recipe")]
+        peers = [peer for peer in peers if key in peer.held_out]
+        first, shown = peers[0].held_out[key], metric(key, value)
+        sign = {RISES: 1, FALLS: -1}.get(run.direction(key) or "", 0)
+        others = [peer.held_out[key] for peer in peers if peer is not run]
+        is_best = sign and math.isfinite(value)
+        is_best = is_best and not any(sign * other >= sign * value or metric(key, other) == shown for other in others)
         asides = []
-        if run is not runs[0] and first is not None and math.isfinite(value - first):
+        if run is not peers[0] and math.isfinite(value - first):
             asides.append(f"{'+' if value >= first else '−'}{metric(key, abs(value - first))}")
         steps, curve = run.evaluations.curve(key)
-        if better is not None and len(curve) > 1:
-            at = max(range(len(curve)), key=lambda i: (-curve[i] if better(0, 1) else curve[i], -steps[i]))
-            if better(float(curve[at]), value):
+        if sign and len(curve) > 1:
+            at = max(range(len(curve)), key=lambda i: (sign * curve[i], -steps[i]))
+            if sign * curve[at] > sign * value:
                 asides.append(f"best {metric(key, float(curve[at]))} at step {number(int(steps[at]))}")
-        cells.append(join([shown, *(tag("div", aside, class_="quiet small") for aside in asides)]))
+        bold = tag("b", shown, class_="good") if is_best and others else shown
+        cells.append(join([bold, *(tag("div", aside, class_="quiet small") for aside in asides)]))
     return cells
 
 

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count, repeat
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -187,15 +188,14 @@ def _charts(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart]:
     """Return a chart for each metric of a run; for several runs, one of held-out and one of training values each."""
     if len(runs) == 1:
         return [_chart_of_run(runs[0], key) for key in keys]
-    held_out = [(key, "held-out", [_held_out(run, key, i) for i, run in enumerate(runs)]) for key in keys]
-    training = [(key, "training", [_training(run, key, i) for i, run in enumerate(runs)]) for key in keys]
+    held_out = [(key, "held-out", [*chain(*map(_held_out, runs, repeat(key), count()))]) for key in keys]
+    training = [(key, "training", [*chain(*map(_training, runs, repeat(key), count()))]) for key in keys]
     charts = []
     for key, kind, lines in (*held_out, *training):
-        shown = [line for line in lines if line is not None]
-        if shown:
+        if lines:
             levels = dict.fromkeys(level for run in runs for level in reference_levels(run).get(key, ()))
             title = f"{_title(key)}, {kind}" if kind == "held-out" or _is_loss(key) else _title(key)
-            charts.append(_chart(f"{key} {kind}", key, title, runs, shown, tuple(levels)))
+            charts.append(_chart(f"{key} {kind}", key, title, runs, lines, tuple(levels)))
     return charts
 
 
@@ -228,16 +228,18 @@ def _chart_of_run(run: Run, key: str) -> Chart:
     return _chart(key, key, _title(key), [run], series, reference_levels(run).get(key, ()))
 
 
-def _held_out(run: Run, key: str, number: int) -> Series | None:
+def _held_out(run: Run, key: str, number: int) -> list[Series]:
     xs, ys = run.evaluations.curve(key)
-    return Series(run.name, number, xs, ys, number % NUM_COLORS, "points") if len(xs) else None
+    return [Series(run.name, number, xs, ys, number % NUM_COLORS, "points")] if len(xs) else []
 
 
-def _training(run: Run, key: str, number: int) -> Series | None:
+def _training(run: Run, key: str, number: int) -> list[Series]:
     xs, ys = run.metrics.curve(key)
-    if len(xs) >= _MIN_SMOOTHED and key != "lr":
-        ys = _smoothed(xs, ys, _has_peaks(ys))
-    return Series(run.name, number, xs, ys, number % NUM_COLORS) if len(xs) else None
+    color = number % NUM_COLORS
+    if len(xs) < _MIN_SMOOTHED or key == "lr":
+        return [Series(run.name, number, xs, ys, color)] if len(xs) else []
+    raw = Series(f"{run.name}, before smoothing", number, xs, ys, color, "faint")
+    return [raw, Series(run.name, number, xs, _smoothed(xs, ys, _has_peaks(ys)), color)]
 
 
 def _title(key: str) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.config.loader import flatten
 from pretrainkit.errors import DataError
+from pretrainkit.eval.directions import DIRECTIONS
 from pretrainkit.report.shown import Shown, read_shown
 
 Floats = NDArray[np.float64]
@@ -88,6 +90,12 @@ class Run:
         for key in self.evaluations.keys:
             newest.setdefault(key, next(row[key] for row in reversed(self.evaluations.rows) if key in row))
         return newest
+
+    def direction(self, key: str) -> str | None:
+        """Return "rises" or "falls", the direction in which a metric becomes better; None if the recipe names none."""
+        recorded = self.provenance.get("directions")
+        directions = recorded if isinstance(recorded, dict) else DIRECTIONS  # older runs recorded none
+        return next((direction for name, direction in directions.items() if fnmatchcase(key, name)), None)
 
     @property
     def trained_seconds(self) -> float | None:

@@ -16,10 +16,6 @@ from pretrainkit.report.run_folder import Run, as_number, read_run
 from pretrainkit.training.checkpoints.files import is_locked
 from pretrainkit.training.folder import CONFIG, SUMMARY
 
-_RISING = re.compile(
-    r"accuracy|f1|bleu|rouge|recall|rsum|r@\d|precision|score|matthews|correlation|pearson|spearman|iou|psnr|ssim"
-)
-_FALLING = re.compile(r"loss|perplexity|error|rmse|mae|fid|distance|median_rank|mean_rank|padding|wait|seconds")
 _CONDITION = re.compile(r"(?P<key>[^=<>]+?)(?P<sign><=|>=|=|<|>)(?P<value>.*)", re.DOTALL)
 _COMPARED: dict[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b,
@@ -139,14 +135,6 @@ def state_of(run: Run) -> str:
         return "finished"
     last = next((event.event for event in reversed(run.events) if event.event != "checkpoint"), "")
     return "stopped" if last == "stopped" else "interrupted"
-
-
-def is_better(key: str) -> Callable[[float, float], bool] | None:
-    """Return the comparison "is better than" for values of a metric; None if its name does not tell the direction."""
-    name = key.lower()
-    if _FALLING.search(name):
-        return lambda a, b: a < b
-    return (lambda a, b: a > b) if _RISING.search(name) else None
 
 
 def _row(path: Path, root: Path) -> RunRow:

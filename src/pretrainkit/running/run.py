@@ -303,5 +303,6 @@ def _record(
     if changes:
         descriptions = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
         folder.event(step, "changed", "; ".join(descriptions))
-    folder.record(config, {**provenance, "sources": run.origins})
+    described = {"folder": str(folder.path.resolve()), "directions": dict(run.recipe.directions)}
+    folder.record(config, {**provenance, **described, "sources": run.origins})
     keep_tokenizer(folder, tokenizer_folder(run.recipe, config))

@@ -15,6 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from pretrainkit.config.paths import moved_paths, record_beside
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.files.manifest import atomic_file
@@ -94,7 +95,8 @@ class RunFolder:
         self.write_json(PROVENANCE, provenance)
 
     def config_tree(self) -> dict[str, Any]:
-        """Return the resolved config as nested plain values. Raises DataError if this is not a run folder."""
+        """Return the resolved config as nested plain values, with the present paths of files that were moved together
+        with the run. Raises DataError if this is not a run folder."""
         path = self.path / CONFIG
         try:
             tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
@@ -105,7 +107,7 @@ class RunFolder:
             ) from None
         if not isinstance(tree, dict) or not isinstance(tree.get("recipe"), str):
             raise DataError(f"{path} names no recipe, so it is not a config\n  restore it from a copy")
-        return tree
+        return moved_paths(tree, record_beside(path).get("folder"), self.path)
 
     def summary(self) -> dict[str, Any]:
         """Return the values at the end of the run; empty if it has not ended."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pretrainkit.eval.directions import DIRECTIONS, FALLS, RISES
 from pretrainkit.recipes.capabilities import (
     Evaluates,
     Evaluator,
@@ -53,6 +54,11 @@ class ImageTokenizer(
     config_class = ImageTokenizerRun
 
     presets: ClassVar[Mapping[str, Callable[[], ImageTokenizerRun]]] = PRESETS
+    directions: ClassVar[Mapping[str, str]] = {
+        **DIRECTIONS,
+        **dict.fromkeys(("mae", "mse", "lpips", "perceptual_distance"), FALLS),
+        **dict.fromkeys(("psnr", "ssim", "ms_ssim", "iou", "cosine_similarity", "codebook_usage"), RISES),
+    }
 
     def bind(self, config: ImageTokenizerRun) -> ImageTokenizerRun:
         from pretrainkit.recipes.image_tokenizer.source import bind
