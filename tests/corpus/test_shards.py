@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, HeldOut, build
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import read_manifest, verify
 from pretrainkit.files.sources import find_sources
+from pretrainkit.workers.engine import LocalEngine
 from pretrainkit.workers.processes import Quiet
 from support.remedies import followed
 
@@ -56,6 +58,26 @@ def small_groups(monkeypatch):
     """Every file is a task of its own."""
     original = shards.group_sources
     monkeypatch.setattr(shards, "group_sources", lambda sources: original(sources, 1))
+
+
+class SizingEngine(LocalEngine):
+    """Keeps the size of the largest task of the last stage."""
+
+    def run(self, function, tasks, resources, work, progress):
+        self.largest = max(len(pickle.dumps(task)) for task in tasks)
+        return super().run(function, tasks, resources, work, progress)
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_tasks_that_write_shards_do_not_grow_with_the_input(tmp_path):
+    """A cluster gets each task as a file. 10 TB are 10,000 tasks, each of which reads thousands of runs."""
+    sizes = []
+    for num_files in (2, 60):
+        engine = SizingEngine()
+        sources = make_input(tmp_path / f"in{num_files:02d}", num_files, 4)
+        build_corpus(sources, tmp_path / f"out{num_files:02d}", BuildSettings(num_shards=2), workers=1, engine=engine)
+        sizes.append(engine.largest)
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,13 @@ def test_small_files_are_not_opened():
     assert cut_large(source, 100) == [source]
 
 
+def test_ten_terabytes_are_a_limited_number_of_groups():
+    """Each shard is merged from the runs of all groups, and a process can map only 65,530 files."""
+    files = [SourceFile(f"{number}.jsonl.zst", "jsonl", 10**9) for number in range(10_000)]
+    assert [len(group) for group in group_sources(files)] == [5] * 2000
+    assert len(group_sources(files[:100])) == 100
+
+
 @pytest.fixture
 def small_spans(monkeypatch):
     for module in (shards, words):

@@ -22,7 +22,7 @@ from pretrainkit.corpus.build_settings import BuildSettings
 from pretrainkit.corpus.duplicates import DropList, find_duplicates
 from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
-from pretrainkit.corpus.shuffle import Part, Run, RunWriter, cut_positions, gather, identity, parts_between
+from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity, load_parts, save_cuts
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
     MANIFEST_NAME,
@@ -55,8 +55,11 @@ class GatherTask:
     """Task that writes one shard."""
 
     split: str
+    index: int
+    """Number of the shard in its split."""
     path: Path
-    parts: Sequence[Part]
+    cuts: Path
+    """Folder of `save_cuts`. With thousands of runs and shards, the parts of all tasks would fill the memory."""
     folder: Path
     """Folder for the record of the finished task."""
     key: str
@@ -329,28 +332,29 @@ def num_shards_of(split: str, settings: BuildSettings) -> int:
 
 def gather_shard(task: GatherTask) -> dict[str, Any]:
     """Run pass 2 for one shard. Return its entry in the manifest."""
+    parts = load_parts(task.cuts, task.split, task.index)
     with open_shard(task.path, task.compress) as (writer, entry):
-        gather(task.parts, writer, int(task.memory_bytes * _MEMORY_SHARE))
+        gather(parts, writer, int(task.memory_bytes * _MEMORY_SHARE))
     record_finished(task.folder, {"key": task.key, "entry": entry})
     return entry
 
 
 def plan_gather(
-    results: Sequence[dict[str, Any]], work: Path, out: Path, settings: BuildSettings, memory_bytes: int
+    results: Sequence[dict[str, Any]], work: Path, out: Path, settings: BuildSettings, memory_bytes: int, cuts: Path
 ) -> list[GatherTask]:
-    """Return the tasks for the shards of all splits, from the records of all scatter tasks."""
+    """Return the tasks for the shards of all splits, from the records of all scatter tasks. `cuts` is a folder for what
+    the tasks read, which only this process writes."""
     key = fingerprint([settings.content(), [result["key"] for result in results]])
     tasks = []
     for split, folder in settings.splits.items():
         runs = [run for result in results for run in _runs(work, result, split)]
         num_shards = num_shards_of(split, settings)
         ranks = shard_ranks(sum(run.num_documents for run in runs), num_shards, settings.rule)
-        cuts = cut_positions([run.index()[0] for run in runs], ranks)
+        save_cuts(cuts, split, runs, cut_positions([run.index()[0] for run in runs], ranks))
         for index in range(len(ranks) - 1):
-            parts = parts_between(runs, cuts[:, index], cuts[:, index + 1])
             path = out / folder / shard_name(index, num_shards, settings.compress)
             folder_of_task = work / f"{split}-{index:05d}"
-            tasks.append(GatherTask(split, path, parts, folder_of_task, key, settings.compress, memory_bytes))
+            tasks.append(GatherTask(split, index, path, cuts, folder_of_task, key, settings.compress, memory_bytes))
     return tasks
 
 
@@ -366,7 +370,7 @@ def _gather(
     num_bytes = sum(sum(result["num_bytes"].values()) for result in results)
     num_tasks = sum(num_shards_of(split, settings) for split in settings.splits)
     resources = runner.resources(num_tasks, num_bytes)
-    tasks = plan_gather(results, work, out, settings, resources.memory_bytes)
+    tasks = plan_gather(results, work, out, settings, resources.memory_bytes, work / "cuts")
     entries = runner.finish(
         *(gather_shard, tasks, resources, work, "writing", "shard"),
         about_kept="shards were already written, their checksums are right",

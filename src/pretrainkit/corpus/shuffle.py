@@ -12,6 +12,7 @@ the key is the identity itself, which gives the input order.
 Dimensions: R runs, D documents of a run, K cuts.
 """
 
+import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,22 @@ Part = tuple[Run, int, int]
 def parts_between(runs: Sequence[Run], start: Iterable[int], stop: Iterable[int]) -> list[Part]:
     """Return the documents `start[r]:stop[r]` of every run r, without empty parts."""
     return [(run, int(a), int(b)) for run, a, b in zip(runs, start, stop, strict=True) if b > a]
+
+
+def save_cuts(folder: Path, split: str, runs: Sequence[Run], cuts_RK: NDArray[np.int64]) -> None:
+    """Store the runs of a split and the result of `cut_positions` in `folder`, for `load_parts`."""
+    with atomic_file(folder / f"{split}.json") as file:
+        file.write(json.dumps([[str(run.path), run.num_documents, run.num_bytes] for run in runs]).encode())
+    with atomic_file(folder / f"{split}.npy") as file:
+        np.save(file, cuts_RK.T)
+
+
+def load_parts(folder: Path, split: str, index: int) -> list[Part]:
+    """Return the parts of all runs between the cuts number `index` and `index + 1`."""
+    stored = json.loads((folder / f"{split}.json").read_bytes())
+    runs = [Run(Path(path), num_documents, num_bytes) for path, num_documents, num_bytes in stored]
+    start_R, stop_R = np.load(folder / f"{split}.npy", mmap_mode="r")[index : index + 2]
+    return parts_between(runs, start_R, stop_R)
 
 
 def gather(parts: Sequence[Part], writer: ShardWriter, max_bytes: int) -> None:

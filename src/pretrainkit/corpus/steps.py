@@ -161,7 +161,8 @@ class GatherShards(PipelineStep):
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
         work = self.out / ".work"
         records = _task_records(work, self.settings.content(), "ScatterRuns")
-        for task in plan_gather(records, work, self.out, self.settings, self.memory_bytes)[rank::world_size]:
+        tasks = plan_gather(records, work, self.out, self.settings, self.memory_bytes, work / f"cuts-{rank}")
+        for task in tasks[rank::world_size]:
             if kept_entry(task) is None:
                 gather_shard(task)
                 self.stat_update("shards written")
@@ -187,7 +188,7 @@ class FinishCorpus(PipelineStep):
         skips = Skips.of(records, self.settings.max_bad)
         check_documents(records, self.settings, skips)
         entries: dict[str, list[dict[str, Any]]] = {split: [] for split in self.settings.splits}
-        for task in plan_gather(records, work, self.out, self.settings, DEFAULT_MEMORY):
+        for task in plan_gather(records, work, self.out, self.settings, DEFAULT_MEMORY, work / "cuts"):
             entry = kept_entry(task)
             if entry is None:
                 raise DataError(f"{task.path} is missing or incomplete\n  first finish the pipeline with GatherShards")

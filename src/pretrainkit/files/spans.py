@@ -17,6 +17,8 @@ from pretrainkit.files.manifest import fingerprint
 from pretrainkit.files.sources import SourceFile, open_source
 
 SPAN_BYTES = 64_000_000
+_MOST_GROUPS = 2048
+"""Maximum number of groups by default. Each task writes sorted runs, and each shard is merged from all of them."""
 _TRIED_LINES = 8
 _READ_BYTES = 1 << 20
 STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
@@ -93,10 +95,17 @@ def _is_object(line: bytes) -> bool:
 
 
 def group_sources(
-    sources: Sequence[SourceFile], group_bytes: int = SPAN_BYTES, span_bytes: int = SPAN_BYTES
+    sources: Sequence[SourceFile], group_bytes: int | None = None, span_bytes: int | None = None
 ) -> list[list[tuple[int, SourceFile]]]:
     """Return files, or spans of files, with the index of the file, in groups of neighbours of about `group_bytes`. The
-    groups do not depend on the number of workers."""
+    groups do not depend on the number of workers.
+
+    The default is 64 MB, or more for input of more than 131 GB, so that there are about 2,048 groups at most. Files are
+    cut into spans of the same size, but not below 64 MB by default.
+    """
+    if group_bytes is None:
+        group_bytes = max(SPAN_BYTES, -(-sum(source.num_bytes for source in sources) // _MOST_GROUPS))
+    span_bytes = span_bytes or max(SPAN_BYTES, group_bytes)
     groups: list[list[tuple[int, SourceFile]]] = []
     size = group_bytes
     for index, source in enumerate(sources):
