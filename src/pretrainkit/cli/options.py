@@ -16,7 +16,7 @@ TextKey = Annotated[str, Option(help="JSONL key or parquet column of the text.")
 SKIPPED = "Skip at most this many broken records, and report them; with more, the command fails."
 """Help of --max-bad."""
 MaxBad = Annotated[int, Option(min=0, help=SKIPPED)]
-Workers = Annotated[int | None, Option(help="Number of processes. Default: all cores.")]
+Workers = Annotated[int | None, Option(help="Number of processes. Default: one per core.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Origin = Annotated[
     Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run folder, a checkpoint in it, or an export.")

@@ -61,7 +61,7 @@ class _Shown:
 
     def stage(self, name: str, total: int, unit: str) -> None:
         self._name, self._total, self._unit, self._done = name, total, unit, 0
-        self._told = time.monotonic()
+        self._last_printed = time.monotonic()
         if self._bars is None:
             self.note(f"{name} {amount(total, unit)}")
         else:
@@ -72,8 +72,8 @@ class _Shown:
         done = f"{amount(self._done, self._unit)} of {amount(self._total, self._unit)}"
         if self._bars is not None:
             self._bars.update(self._task, advance=number, amount=done)
-        elif time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._last_printed >= _SECONDS_BETWEEN_LINES:
+            self._last_printed = time.monotonic()
             self.note(f"{self._name}: {done}")
 
     def note(self, message: str) -> None:

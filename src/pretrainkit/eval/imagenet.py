@@ -35,6 +35,6 @@ def imagenet_templates() -> list[str]:
 def cifar_templates() -> list[str]:
     """Return the 18 captions with {} for the class of CIFAR-10 and CIFAR-100: nine variants of "a photo of", each with
     "a" and "the" before the class."""
-    looks = ("", "blurry ", "black and white ", "low contrast ", "high contrast ", "bad ", "good ")
-    parts = [*((look, "") for look in looks), ("", "small "), ("", "big ")]
+    adjectives = ("", "blurry ", "black and white ", "low contrast ", "high contrast ", "bad ", "good ")
+    parts = [*((adjective, "") for adjective in adjectives), ("", "small "), ("", "big ")]
     return [f"a {look}photo of {article} {size}{{}}." for article in ("a", "the") for look, size in parts]

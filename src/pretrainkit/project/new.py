@@ -170,23 +170,23 @@ def _existing(folder: Path, recipe: str, data: Sequence[str], hours: float | Non
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     wanted = {"recipe": recipe, "data": list(data), "hours": record["hours"] if hours is None else hours}
     if changed := [name for name, value in wanted.items() if record[name] != value]:
-        told = "; ".join(f"{name} was {_told(record[name])}, not {_told(wanted[name])}" for name in changed)
+        differences = "; ".join(f"{name} was {_shown(record[name])}, not {_shown(wanted[name])}" for name in changed)
         raise InputError(
-            f"{folder} holds another project: {told}\n"
+            f"{folder} holds another project: {differences}\n"
             f"  continue that one: bash {quote(str(folder / RUN))}\n"
             "  or name a new folder: --out FOLDER"
         )
     return record
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _with_kinds(error: DataError, recipe: str) -> DataError:
     """Add what each recipe reads to a message about data that cannot be used."""
-    told = [f"  {name} reads {item.reads}" for name, item in recipes_able(StartsProjects).items()]
-    return DataError("\n".join([str(error), *told]))
+    readable = [f"  {name} reads {item.reads}" for name, item in recipes_able(StartsProjects).items()]
+    return DataError("\n".join([str(error), *readable]))
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -169,8 +169,8 @@ def size(num_bytes: float) -> str:
 
 def _shares(counts: dict[str, int]) -> str:
     total, most = sum(counts.values()), list(counts.items())[:5]
-    told = ", ".join(f"{name} {count / total:.0%}" for name, count in most)
-    return told + (f" and {len(counts) - 5} more" if len(counts) > 5 else "")
+    shares = ", ".join(f"{name} {count / total:.0%}" for name, count in most)
+    return shares + (f" and {len(counts) - 5} more" if len(counts) > 5 else "")
 
 
 def _format_decisions(survey: TextSurvey) -> list[Decision]:
@@ -189,12 +189,12 @@ def _format_decisions(survey: TextSurvey) -> list[Decision]:
 
 
 def _too_little(survey: TextSurvey, paths: Sequence[str]) -> DataError:
-    told = f"{', '.join(paths)}: {survey.num_documents:,} documents with {size(survey.num_bytes)} are too little text"
+    lack = f"{', '.join(paths)}: {survey.num_documents:,} documents with {size(survey.num_bytes)} are too little text"
     if survey.num_bytes < _LEAST_BYTES:
-        return DataError(f"{told}\n  give at least {size(_LEAST_BYTES)}; a model needs about 1 MB to learn something")
+        return DataError(f"{lack}\n  give at least {size(_LEAST_BYTES)}; a model needs about 1 MB to learn something")
     first = survey.sources[0].address
     return DataError(
-        f"{told} to hold some out: held-out documents must differ from those in training\n"
+        f"{lack} to hold some out: held-out documents must differ from those in training\n"
         "  give more files, put blank lines between documents, or cut the file into pieces:\n"
         f"  split -l 1000 {first} piece-"
     )

@@ -80,7 +80,7 @@ class SlurmConfig(SlurmJob):
     """Maximum number of jobs of a sweep that run at once."""
 
     @model_validator(mode="after")
-    def _is_told_after_it_began(self) -> Self:
+    def _signal_follows_the_start(self) -> Self:
         # SLURM checks the time once a minute, so a job may get the signal up to 60 seconds earlier.
         least = self.signal_seconds // 60 + 2
         if self.time < least:

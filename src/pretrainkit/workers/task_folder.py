@@ -32,7 +32,7 @@ from pretrainkit.files.manifest import atomic_file
 
 _BEAT_SECONDS = 0.5
 _SILENT_SECONDS = 3.0
-"""A worker that was told to stop and does not beat for this time has ended."""
+"""A worker that was asked to stop and does not beat for this time has ended."""
 _LOST_SECONDS = 90.0
 """A worker that does not beat for this time is considered dead. Network disks show changes late."""
 _GIVE_UP_SECONDS = 10.0

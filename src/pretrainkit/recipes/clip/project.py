@@ -92,14 +92,14 @@ def propose(request: ProjectRequest) -> Proposal:
         Stage("Train a vocabulary", train, unless=f"{TOKENIZER}/manifest.json"),
     ]
     is_large = request.has_accelerator and num_pairs >= _LARGE_PAIRS and request.hours >= _LARGE_HOURS
-    told = f"{request.hours:g} hours on {request.device} and {num_pairs:,} pairs"
+    compute = f"{request.hours:g} hours on {request.device} and {num_pairs:,} pairs"
     preset, usual_batch = ("clip/vit-b-32", 4096) if is_large else ("clip/tiny", 128)
     batch_size = min(usual_batch, 2 ** int(math.log2(max(4, num_pairs // 4))))
     has_several = num_pairs > num_images
     decisions = [
         *heldout,
         Decision("vocabulary", vocab_size, f"{reason}; WordPiece", is_setting=False),
-        Decision("preset", preset, f"{told}: {_why(is_large)}", is_setting=False),
+        Decision("preset", preset, f"{compute}: {_why(is_large)}", is_setting=False),
         Decision("data.train", paths, "sets of pairs to train on"),
         Decision("data.valid", paths, "the same sets; their held-out parts are used"),
         Decision("data.tokenizer", TOKENIZER, "vocabulary of the captions"),
@@ -191,8 +191,8 @@ def _held_out_share(pair_set: PairSet, num_sets: int) -> Decision:
     wanted = min(max(_HELDOUT_SHARE * num_images, least), most, max(1, _MOST_SHARE * num_images))
     share = max(1, round(wanted)) / num_images
     share = math.ceil(share * 1e4) / 1e4
-    told = f"about {max(1, round(wanted)):,} of {num_images:,} images, at least one; with all their captions"
-    return Decision(_name_of("held-out share", pair_set, num_sets), share, told, is_setting=False)
+    reason = f"about {max(1, round(wanted)):,} of {num_images:,} images, at least one; with all their captions"
+    return Decision(_name_of("held-out share", pair_set, num_sets), share, reason, is_setting=False)
 
 
 def _held_out(pair_set: PairSet, reason: str, num_sets: int) -> Decision:
