@@ -175,8 +175,10 @@ def _build() -> str:
     root = Path(import_module("pretrainkit").__path__[0]).parents[1]
     python = shlex.quote(sys.executable)
     origin = json.loads(distribution("pretrainkit").read_text("direct_url.json") or "{}").get("url", "pretrainkit")
-    source = "pretrainkit" if origin.endswith(".whl") else shlex.quote(origin)  # a wheel has no C files to build
+    from_wheel = origin.endswith(".whl")  # which has no setup.py to build with
+    source = "." if from_wheel else shlex.quote(origin)
     build = f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir {source}"
+    build = f"in a clone of pretrainkit: {build}" if from_wheel else build
     if (root / "setup.py").is_file():
         build = f"cd {shlex.quote(str(root))} && {python} setup.py build_ext --inplace --force"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
