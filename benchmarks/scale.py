@@ -64,7 +64,7 @@ WORKLOADS = {
 
 
 class Collective(NamedTuple):
-    """What one call passes between the ranks."""
+    """Data that one call passes between the ranks."""
 
     name: str
     num_bytes: int

@@ -15,12 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-CHECKED = (
-    *("src", "docs", "benchmarks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
-    *("setup.py", "pyproject.toml", "Makefile", "Dockerfile", ".github", ".ci", ".pre-commit-config.yaml"),
-)
-FORMATS = {".py", ".md", ".c", ".h", ".toml", ".yaml", ".yml", ""}
-"""Suffixes of the checked files; files without one, such as the Makefile, are text."""
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
+TOOLS = ("setup.py", "pyproject.toml", "Makefile", "Dockerfile", ".github", ".ci/run", ".ci/try-installed")
+CHECKED = ("src", "docs", "benchmarks", *PAGES, *TOOLS)
+FORMATS = {".py", ".md", ".c", ".h", ".toml", ".yaml", ".yml"}
+"""Suffixes of the files that are checked in a folder."""
 RIDDLES = re.compile(r"(Of|What|Whether|How|That|Where|Who|Whose|Which|As|So|To)\b")
 """First words of docstrings that are fragments: "Of the batch.", "What was read.", "Whether it is known."."""
 MAX_COLUMNS = 120
@@ -70,8 +69,8 @@ def main(arguments: list[str]) -> int:
     avoided, names = plain_words()
     num_wrong = 0
     for path in (Path(name).resolve() for name in arguments or (str(ROOT / name) for name in CHECKED)):
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in (file for file in files if file.is_file() and file.suffix in FORMATS and file != GLOSSARY):
+        files = sorted(file for file in path.rglob("*") if file.suffix in FORMATS) if path.is_dir() else [path]
+        for file in (file for file in files if file != GLOSSARY):
             text = file.read_text("utf-8")
             wrong = (
                 check_python(text, avoided, names)
