@@ -17,25 +17,42 @@ MOST_SECONDS = 30
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_started_again_and_the_losses_are_the_same(
-    settings: list[str], finished_without_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_rank_that_is_killed_or_hangs_is_told_of_and_all_start_again_with_the_same_losses(
+    settings: list[str],
+    finished_without_dropout: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Killed before step 8 as if memory were used up; hangs before step 11."""
     run = tmp_path / "run"
     source = Path(sys.modules["pretrainkit"].__path__[0]).parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT.parent), str(source)]))
     monkeypatch.setenv("STEP_TIMES", str(tmp_path / "times"))
+    monkeypatch.setenv("STOP_RANK", "1")
     words = ["train", *settings, *NO_DROPOUT, "checkpoint.asynchronous=false", "checkpoint.keep_last=9"]
     words += ["--out", str(run), "--resume"]
-    first, again = ("SIGKILL", "7", *words), ("SIGKILL", "99", *words)
-    launch = Launch("local", first, again, processes_per_node=2, max_restarts=1)
+    first, again = ("SIGKILL", "8", *words), ("HANG", "11", *words)
+    launch = Launch("local", first, again, processes_per_node=2, max_restarts=2, hang_minutes=0.05)
     assert launch_local(launch, run, module="support.stopped_training") == 0
-    assert [row["checkpoint"] for row in LaunchFolder(run).attempts()] == ["step-00000004", "step-00000012"]
+    saved = [row["checkpoint"] for row in LaunchFolder(run).attempts()]
+    assert saved == ["step-00000004", "step-00000008", "step-00000012"]
     rows = [line.split() for line in (tmp_path / "times").read_text().splitlines()]
-    assert [int(step) for _, step in rows] == [*range(1, 8), *range(5, 13)]
-    assert float(rows[7][0]) - float(rows[6][0]) < MOST_SECONDS
+    assert [int(step) for _, step in rows] == [*range(1, 8), *range(5, 11), *range(9, 13)]
+    times = [float(time) for time, _ in rows]
+    assert times[7] - times[6] < MOST_SECONDS
+    assert times[13] - times[12] < MOST_SECONDS
     # Two ranks add in another order than one.
     assert losses(run) == pytest.approx(losses(finished_without_dropout), rel=1e-5)
     assert [path.name for path in sorted((run / "logs").iterdir())] == ["rank-0.log", "rank-1.log"]
+    shown = capfd.readouterr().err
+    assert "Traceback" not in shown
+    assert shown.count("was killed by SIGKILL") == 1
+    assert "error: rank 1 was killed by SIGKILL" in shown
+    assert "no rank finished an update for 0.05 minutes" in caplog.text
+    assert "in all_reduce" in (run / "logs/rank-0.log").read_text()  # where it waits for the other
+    assert "in strike" in (run / "logs/rank-1.log").read_text()
 
 
 def test_options_of_launching_that_do_not_go_together_are_refused(settings: list[str], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.local import launch_local, worst
+from pretrainkit.launch.rank import Stalls, rank_file
 
 RANK_MODULE = """
 import os, signal, sys, time
@@ -30,6 +31,16 @@ if mode == "hang" and rank == "0":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     hang, time.sleep = time.sleep, lambda seconds: hang(min(seconds, 1))  # of the watching threads
     hang(120)  # as in NCCL: no signal is heard
+if mode == "stall":
+    from pretrainkit.launch.rank import Progress
+    Progress().made()
+    os.makedirs(f"{folder}/run/checkpoints/step-00000004", exist_ok=True)
+    if rank == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    def wait_for_rank_1():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        time.sleep(120)
+    wait_for_rank_1()
 if mode in ("segfault", "further", "hang") and rank == "1":
     if mode in ("further", "hang"):
         os.makedirs(f"{folder}/run/checkpoints/step-00000004")
@@ -89,6 +100,37 @@ def test_ranks_start_again_soon_after_one_failed_though_another_hears_no_signal(
     assert "it waits for rank 1, which has failed" in capfd.readouterr().err
     killed, *again = (os.path.getmtime(folder / name) for name in ("killed", "done-0", "done-1"))
     assert max(again) - killed < 30
+
+
+def test_ranks_that_finish_no_step_write_where_they_are_and_start_again_even_if_one_is_frozen(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch = replace(two_ranks("stall", folder), words_again=("done", str(folder)), max_restarts=1, hang_minutes=0.02)
+    assert launch_local(launch, folder / "run", module="trivial_rank") == 0
+    assert "no rank finished an update for 0.02 minutes" in caplog.text
+    assert "--hang-minutes 0.08" in caplog.text
+    assert "in wait_for_rank_1" in (folder / "run/logs/rank-0.log").read_text()
+    assert sorted(path.name for path in (folder / "run/logs").iterdir()) == ["rank-0.log", "rank-1.log"]
+
+
+def test_only_changes_of_the_time_of_the_last_step_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("pretrainkit.launch.rank.time.monotonic", lambda: now)
+    stalls = Stalls(tmp_path, [0], 60)
+    assert not stalls.found()
+    now += 3600
+    assert not stalls.found()  # before the first step
+    step = rank_file(tmp_path, 0, "step")
+    for hours in (0, -1, 5):  # the clock of the file system jumps
+        step.touch()
+        os.utime(step, (7200 + 3600 * hours,) * 2)
+        now += 50
+        assert not stalls.found()
+    now += 61
+    assert stalls.found()
+    step.unlink()  # it evaluates
+    assert not stalls.found()
+    assert not Stalls(tmp_path, [0], 0).found()
 
 
 def test_after_a_failure_the_ranks_start_again_where_there_is_more_to_start_from(folder: Path) -> None:

@@ -33,7 +33,9 @@ def finetune(
     out: Annotated[Path | None, Option(help="Run folder. Default: runs/TASK-DATE-TIME.")] = None,
     device: Device = None,
     resume: Resume = False,
-    options: Annotated[LaunchOptions, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm"],
+    options: Annotated[
+        LaunchOptions, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "hang_minutes", "slurm"
+    ],
     json: JsonLines = False,
 ) -> None:
     """Fine-tune a text encoder on a task. This is an alias of `pretrainkit train glue/TASK init_from=RUN`.

@@ -34,6 +34,7 @@ def _new_launch(options: LaunchOptions, words: Sequence[str], again: Sequence[st
         processes_per_node=options.processes_per_node,
         gpus_per_node=options.gpus_per_node,
         max_restarts=options.max_restarts,
+        hang_minutes=options.hang_minutes,
         settings=settings,
         code=environment(),
     )

@@ -57,7 +57,7 @@ _PANELS: tuple[_Panel, ...] = (
     ("Reading", ("format",), ("text_key", "caption_key", "max_bad")),
     ("Processes", ("workers", "threads", "memory", "engine", "ray"), ()),
     ("Processes", ("slurm",), ("engine",)),
-    ("Launching", ("launch", "nodes", "max_restarts", "cloud", "sweep"), ()),
+    ("Launching", ("launch", "nodes", "max_restarts", "hang_minutes", "cloud", "sweep"), ()),
     ("Launching", ("nproc", "gpus_per_node", "slurm"), ("launch",)),
     ("Launching", ("dry_run",), ("launch", "name")),
     ("Uploading", ("push", "public", "private"), ()),

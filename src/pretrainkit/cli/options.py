@@ -184,6 +184,9 @@ class LaunchOptions:
     """GPUs per machine. Each gets a process."""
     max_restarts: Annotated[int, Option(min=0)] = 3
     """Restart automatically after at most this many failures. Only runs that made progress are restarted."""
+    hang_minutes: Annotated[float, Option(min=0)] = 30
+    """Minutes without an update after which the ranks count as failed. 0: never. Evaluations and the time before the
+    first update do not count."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Setting of the SLURM job, such as partition=gpu; see docs/launching.md. May be repeated."""
     cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()

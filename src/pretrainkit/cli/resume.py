@@ -23,7 +23,9 @@ def resume(
     ] = None,
     *,
     device: Device = None,
-    options: Annotated[LaunchOptions, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm"],
+    options: Annotated[
+        LaunchOptions, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "hang_minutes", "slurm"
+    ],
     json: JsonLines = False,
 ) -> None:
     """Resume a run exactly at its newest valid checkpoint. The number of processes may differ from before."""

@@ -5,10 +5,13 @@ traceback when a rank fails, because the rank has already printed its error.
 """
 
 import logging
+import os
+import signal
 import sys
 import uuid
+from pathlib import Path
 
-from pretrainkit.launch.rank import stop_when_orphaned
+from pretrainkit.launch.rank import LOG_FOLDER, rank_file, stop_when_orphaned
 
 
 def main() -> None:
@@ -30,7 +33,17 @@ def main() -> None:
     )
     try:
         elastic_launch(config, sys.executable)("-m", "pretrainkit.launch.rank", *sys.argv[2:])
-    except (ChildFailedError, SignalException):
+    except ChildFailedError as error:
+        folder = Path(os.environ[LOG_FOLDER])
+        for rank, failure in error.failures.items():
+            if failure.exitcode == -signal.SIGKILL and not rank_file(folder, rank, "exit").exists():
+                print(
+                    f"error: rank {rank} was killed by SIGKILL, which the system sends if memory is used up\n"
+                    "  look at the messages of `dmesg`; data.microbatch_size=1 needs less memory",
+                    file=sys.stderr,
+                )
+        sys.exit(1)
+    except SignalException:
         sys.exit(1)
 
 

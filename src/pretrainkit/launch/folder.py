@@ -45,6 +45,8 @@ class Launch:
     """Number of GPUs to request from a scheduler."""
     max_restarts: int = 0
     """Maximum number of failures after which the run restarts, if it made progress in between."""
+    hang_minutes: float = 0
+    """Time without an update after which a rank counts as failed; 0: never."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the scheduler or cloud."""
     code: Mapping[str, Any] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from types import FrameType
 
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder, Restarts
-from pretrainkit.launch.rank import LOG_FOLDER, rank_file
+from pretrainkit.launch.rank import LOG_FOLDER, Stalls, rank_file
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ _SAVE_SECONDS = 600
 """Time for a rank to save and exit before it is killed."""
 _TAIL_LINES = 15
 _POLL_SECONDS = 0.1
+_WATCH_SECONDS = 1.0
 
 
 def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") -> int:
@@ -60,7 +61,7 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
         folder.add(replace(launch, job_ids=(str(os.getpid()),)))
         restarts = Restarts(launch.max_restarts, folder.newest_checkpoint)
         while True:
-            code, was_asked_to_stop = _run_ranks([module, *words], num_processes, logs)
+            code, was_asked_to_stop = _run_ranks([module, *words], num_processes, logs, launch.hang_minutes)
             following = None if was_asked_to_stop else restarts.after_failure(code, folder.newest_checkpoint)
             cause = {0: "done", 2: "bad input", 130: "stopped by a signal"}.get(code, "a rank failed")
             folder.record_end(str(os.getpid()), code, cause, "restarted" if following else "ended")
@@ -77,9 +78,9 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
     return code
 
 
-def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[int, bool]:
+def _run_ranks(words: Sequence[str], num_processes: int, logs: Path, hang_minutes: float) -> tuple[int, bool]:
     """Run one attempt. Return the exit code of the worst rank, and True if the ranks were asked to stop."""
-    rank_files = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit")]
+    rank_files = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit", "step")]
     for path in rank_files:
         path.unlink(missing_ok=True)
     environment = os.environ | {LOG_FOLDER: str(logs), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS)}
@@ -89,7 +90,7 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
     # In a separate session, so that the ranks get Ctrl-C only once, from this process.
     agent = subprocess.Popen(command, env=environment, start_new_session=True)
     with _forwarding(agent, logs, num_processes) as received:
-        agent.wait()
+        _wait_for_agent(agent, logs, num_processes, hang_minutes)
         _wait_for_orphans(logs, num_processes)
     exits = [rank_file(logs, rank, "exit") for rank in range(num_processes)]
     codes = [int(path.read_text() or 1) if path.exists() else None for path in exits]
@@ -99,6 +100,27 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
     code = worst(codes, was_asked_to_stop=bool(received))
     was_agent_killed = agent.returncode < 0 and not received
     return 1 if was_agent_killed and code == 130 else code, bool(received)
+
+
+def _wait_for_agent(agent: subprocess.Popen[bytes], logs: Path, num_processes: int, hang_minutes: float) -> None:
+    """Wait for the agent to end. If the ranks hang, end them, so that it ends, too."""
+    stalls = Stalls(logs, range(num_processes), 60 * hang_minutes)
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            agent.wait(_WATCH_SECONDS)
+            return
+        if stalls.found():
+            _log.error(
+                "error: no rank finished an update for %g minutes, so all are ended\n"
+                "  the end of each log shows where they were: %s\n"
+                "  if updates take so long, use --hang-minutes %g",
+                *(hang_minutes, rank_file(logs, 0, "log").with_stem("rank-*"), 4 * hang_minutes),
+            )
+            for rank in range(num_processes):
+                rank_file(logs, rank, "exit").write_text("1")
+            stalls.end()
+            agent.wait()
+            return
 
 
 def _wait_for_orphans(logs: Path, num_processes: int) -> None:

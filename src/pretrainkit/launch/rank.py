@@ -2,9 +2,11 @@
 
 It runs MODULE like `python -m`. In addition it writes its process id and its exit code to the log folder, and copies
 its output to a file there (only rank 0 also prints it). It sends itself SIGTERM if its parent ends. It exits if another
-rank of this machine failed and the main thread does not notice.
+rank of this machine failed and the main thread does not notice. At SIGQUIT it writes the stacks of its threads to that
+file and goes on.
 """
 
+import faulthandler
 import os
 import re
 import runpy
@@ -13,7 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,11 +27,69 @@ _WATCH_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
 """Time for a rank to exit after another rank failed. Gloo raises an error; NCCL waits forever, in code where Python
 receives no signal."""
+_STACK_SECONDS = 2.0
+"""Time for a rank to write its stacks."""
 
 
 def rank_file(folder: Path, rank: int, kind: str) -> Path:
-    """Return a file of a rank by kind: "pid" its process id, "exit" its exit code, "log" its output."""
+    """Return a file of a rank by kind: "pid" its process id, "exit" its exit code, "log" its output, "step" as old as
+    its last update."""
     return folder / f"rank-{rank}.{kind}"
+
+
+class Progress:
+    """Tells the launcher of this rank, if it has one, that it makes progress: by the time of a file."""
+
+    def __init__(self) -> None:
+        folder = os.environ.get(LOG_FOLDER)
+        self._path = rank_file(Path(folder), int(os.environ["RANK"]), "step") if folder else None
+        self._told_at = 0.0
+
+    def made(self) -> None:
+        """Called after every update. It tells it once a second."""
+        if self._path is not None and time.monotonic() - self._told_at > 1:
+            self._told_at = time.monotonic()
+            with suppress(OSError):  # a file system that is away for a moment
+                self._path.touch()
+
+    def paused(self) -> None:
+        """Called before work of unknown length, such as an evaluation."""
+        if self._path is not None:
+            self._told_at = 0.0
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+class Stalls:
+    """Finds ranks that finish no update for too long, by their files of `Progress`. Before its first update, a rank may
+    take as long as it needs."""
+
+    def __init__(self, folder: Path, ranks: Iterable[int], seconds: float) -> None:
+        self._folder, self._seconds = folder, seconds
+        self._seen: dict[int, tuple[int | None, float]] = dict.fromkeys(ranks, (None, 0.0))
+
+    def found(self) -> bool:
+        """True if a rank stalls. The clock of the file system may jump, so only changes of times count."""
+        now = time.monotonic()
+        for rank, (before, _) in self._seen.items():
+            modified = None
+            with suppress(OSError):
+                modified = rank_file(self._folder, rank, "step").stat().st_mtime_ns
+            if modified is None or modified != before:
+                self._seen[rank] = modified, now
+        return self._seconds > 0 and any(now - since > self._seconds for _, since in self._seen.values())
+
+    def end(self) -> None:
+        """Let the ranks write their stacks to their logs, and kill them."""
+        pids = []
+        for rank in self._seen:
+            with suppress(OSError, ValueError):
+                pids.append(int(rank_file(self._folder, rank, "pid").read_text()))
+        for number in (signal.SIGQUIT, signal.SIGKILL):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(_STACK_SECONDS if number == signal.SIGQUIT else 0)
 
 
 def main() -> None:
@@ -45,6 +106,8 @@ def main() -> None:
     if (early_warning := getattr(signal.Signals, "SIGUSR2", None)) is not None:
         # A scheduler's early warning. It is repeated, and StopSignal handles it during training.
         signal.signal(early_warning, signal.SIG_IGN)
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGQUIT, file=log, all_threads=True)
     stop_when_orphaned()
     end_when_others_failed(folder, rank)
 

@@ -65,7 +65,7 @@ def submit(
     executor: Any = submitit.AutoExecutor(folder=str(place / "jobs"), cluster=cluster, **options)
     executor.update_parameters(**_parameters(first, settings, name, code, cluster))
     jobs = [
-        RankJob(launch.words_again, str(folder.run), launch.max_restarts, settings.max_timeouts)
+        RankJob(launch.words_again, str(folder.run), launch.max_restarts, settings.max_timeouts, launch.hang_minutes)
         for folder, launch in zip(folders, launches, strict=True)
     ]
     try:

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from pretrainkit.launch.folder import LaunchFolder, Restarts
-from pretrainkit.launch.rank import LOG_FOLDER, rank_file
+from pretrainkit.launch.rank import LOG_FOLDER, Stalls, rank_file
 
 _POLL_SECONDS = 0.2
 _REPEAT_SECONDS = 2.0
@@ -40,6 +40,7 @@ class RankJob:
     run_folder: str
     max_restarts: int
     max_timeouts: int
+    hang_minutes: float = 0
     module: str = "pretrainkit"
 
     def __call__(self) -> int:
@@ -52,12 +53,12 @@ class RankJob:
         checkpoint = folder.newest_checkpoint
         child = self._start(task, folder)
         with _forwarded(child) as signals:
-            code = _wait(child, signals)
+            code = _wait(child, signals, Stalls(folder.logs, [task.global_rank], 60 * self.hang_minutes))
         exit_file = rank_file(folder.logs, task.global_rank, "exit")
         if code < 0:  # killed, possibly by the scheduler's signal before training began or after it ended
             code = int(exit_file.read_text() or 1) if exit_file.exists() else 130 if signals else 1
-        for path in (rank_file(folder.logs, task.global_rank, "pid"), exit_file):
-            path.unlink(missing_ok=True)
+        for kind in ("pid", "exit", "step"):
+            rank_file(folder.logs, task.global_rank, kind).unlink(missing_ok=True)
         if code in (0, 2):
             self._end(task, folder, code, "done" if code == 0 else "bad input", is_requeued=False)
         elif code == 130:
@@ -130,14 +131,17 @@ def _forwarded(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             signal.signal(number, signal.SIG_IGN)  # the task is about to end, so later signals are ignored
 
 
-def _wait(child: subprocess.Popen[bytes], signals: list[int]) -> int:
-    """Return the child's exit code. After a signal, repeat the signal until the child ends."""
+def _wait(child: subprocess.Popen[bytes], signals: list[int], stalls: Stalls) -> int:
+    """Return the child's exit code. After a signal, repeat the signal until the child ends. End a child that hangs."""
     last = time.monotonic()
     while (code := child.poll()) is None:
         time.sleep(_POLL_SECONDS)
         if signals and time.monotonic() - last > _REPEAT_SECONDS:
             last = time.monotonic()
             child.send_signal(signal.SIGUSR2)
+        if stalls.found():
+            print("error: this rank finished no update for too long; its stacks are above", file=sys.stderr)
+            stalls.end()
     return code
 
 

@@ -27,6 +27,7 @@ from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, para
 from pretrainkit.dist.weights import require_same_architecture
 from pretrainkit.errors import ConfigError, Interrupted, RunError
 from pretrainkit.files.manifest import fingerprint
+from pretrainkit.launch.rank import Progress
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
 from pretrainkit.training.background import Background
@@ -103,6 +104,7 @@ class Trainer:
         self._metrics_log: MetricsLog | None = None
         self._spikes: Spikes | None = None
         self._showing = Background[None]("samples")
+        self._progress = Progress()
         self._given_up = UncompiledFunctions()
         self._bad_steps = torch.zeros((), device=world.device)
 
@@ -178,6 +180,7 @@ class Trainer:
                     self.throughput.time(time.perf_counter() - began, waited)
                     for batch in microbatches:
                         self.throughput.add(self.objective.cost(batch))
+                    self._progress.made()
                     self.watcher.stepped(self.step, config.total_steps)
                     if fetched is not None:
                         last |= self._log(fetched, sums)
@@ -195,6 +198,7 @@ class Trainer:
                 last |= self._evaluate(remaining)
             self._showing.wait()
         finally:
+            self._progress.paused()
             gc.unfreeze()
             self._showing.close()
             if self._metrics_log is not None:
@@ -347,6 +351,7 @@ class Trainer:
 
     def _evaluate(self, evaluations: Sequence[Evaluation]) -> dict[str, float]:
         metrics: dict[str, float] = {}
+        self._progress.paused()
         for evaluation in evaluations:
             values = evaluation.run(self.model, f"{self.step:06d}")
             if self.ema is not None:
