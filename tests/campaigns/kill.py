@@ -1,4 +1,5 @@
 """Kill every stage at random moments and at chosen points, run it again, and compare it with the undisturbed result.
+With --faults: let disks, clocks, ranks, checkpoints and data misbehave instead.
 
     python tests/campaigns/kill.py --kills 100 --minutes 30 --seed 1
 
@@ -23,11 +24,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import faults
 from compare import differences
-from processes import SOURCE, TESTS, Ended, Plan, revision, run_command
+from processes import SOURCE, TESTS, Ended, Plan, revision, run_command, with_disk_faults
 from stages import STAGES, Stage
 
-FAULTS = ("EIO", "ENOSPC", "EDQUOT", "ESTALE")
 TARGETS = {False: ("self",), True: ("self", "child", "all")}
 ALLOWED = {signal.SIGKILL: {0, -9}, signal.SIGTERM: {0, 130, -15}, signal.SIGINT: {0, 130, -2}}
 """Exit codes of the process that got a signal. -2: Python itself was already ending, its work was done."""
@@ -45,7 +46,7 @@ class Campaign:
         self.is_cold, self.is_verbose, self.chain = is_cold, is_verbose, chain
         self.rows: dict[str, Any] = json.loads(results.read_text()) if results.is_file() else {}
         self.has_faults = False
-        """True: file operations fail, in place of kills."""
+        """True: faults in place of kills."""
         self.references: dict[str, tuple[float, Counter[str]]] = {}
 
     def row(self, stage: str) -> dict[str, Any]:
@@ -80,44 +81,106 @@ class Campaign:
             shutil.rmtree(reference, ignore_errors=True)
             trial.rename(reference)
             kinds = Counter(line.split(" ")[0] for line in trace.read_text().splitlines())
+            if self.has_faults:
+                kinds["updates"] = trace.read_text().splitlines().count("call Trainer._update")
+                kinds += faults.counts_of(life / "struck.counts")
             self.references[name] = ended.seconds, kinds
         return self.references[name]
 
     def trial(self, name: str) -> int:
-        """Kill a stage one to three times and compare. Returns the number of kills."""
+        """Kill a stage one to three times and compare, or let a fault happen. Returns the number of kills or faults."""
         stage, row = STAGES[name], self.row(name)
         seconds, kinds = self.reference(name)
         number = row["trials"]
         rng = random.Random(f"{self.seed}/{name}/{number}")
         trial, life = self._fresh(name, "trial")
-        plans, problems = [], []
+        if self.has_faults and kinds["updates"] and (damaged := self._damaged(stage, trial, life, rng)):
+            self._record(row, trial, *damaged)
+            return 1
+        plans: list[Plan] = []
+        problems: list[str] = []
         for _ in range(self.chain or rng.choices((1, 2, 3), (6, 3, 1))[0]):
-            plan = _draw_fault(rng, kinds) if self.has_faults else _draw(rng, stage, seconds, kinds)
+            plan = self._draw_fault(rng, stage, kinds) if self.has_faults else _draw(rng, stage, seconds, kinds)
             ended = self._run(stage, trial, life, plan=plan, rng=rng)
             if _is_refused(ended) and plans:
                 break
             problems += _complaints(ended, plan)
             if ended.was_struck and (ended.code != 0 or self.has_faults):
                 plans.append(plan)
+            if self.has_faults and not plan.fault and ended.code:
+                problems.append(f"{plan.name}: the launcher did not restart it: {ended.err[-3000:]}")
             if ended.code == 0 and plan.target != "child":
                 break
         ended = self._run(stage, trial, life)
         changed = differences(trial, trial.with_name("reference"))
         if changed or not _is_refused(ended):
             problems += [f"run again: {text}" for text in _complaints(ended, None)]
-        problems += changed
+        self._record(row, trial, [plan.name for plan in plans], problems + changed)
+        return len(plans)
+
+    def _draw_fault(self, rng: random.Random, stage: Stage, kinds: Counter[str]) -> Plan:
+        if kinds["updates"] and "--hang-minutes" in stage.words:
+            return faults.draw_rank(rng, kinds["call"] // 2)
+        if kinds["updates"] and rng.random() < 0.1:
+            return faults.draw_nan(rng, kinds["updates"])
+        return faults.draw_disk(rng, kinds)
+
+    def _damaged(self, stage: Stage, trial: Path, life: Path, rng: random.Random) -> tuple[list[str], list[str]] | None:
+        """Damage the newest checkpoint of a copy of the undisturbed run, or a copy of the data, and run the command.
+        Returns what was damaged, and the problems; None: nothing was."""
+        reference, inputs = trial.with_name("reference"), self.work / "inputs"
+        choice = rng.random()
+        newest = faults.newest_of_two(reference / "out")
+        if choice < 0.3 and newest is not None:
+            faults.copied(reference / "out", trial / "out")
+            place = trial / "out/checkpoints" / newest.name
+            damage = rng.choice(faults.CHECKPOINT_DAMAGE)
+            path = damage.apply(place, rng)
+            ended = self._run(stage, trial, life)
+            problems = _complaints(ended, None if damage.is_told else _DAMAGE)
+            if damage.is_told and newest.name not in ended.err:
+                problems.append(f"{damage.name}: {path.name} is not told of: {ended.err[-2000:]}")
+            if ended.code:
+                left = sorted(p.name for p in place.parent.glob("step-*"))
+                if left != sorted(p.name for p in newest.parent.glob("step-*")):
+                    problems.append(f"{damage.name}: checkpoints were lost, only {left} are left")
+                shutil.rmtree(place)
+                ended = self._run(stage, trial, life)
+                problems += [f"run again: {text}" for text in _complaints(ended, None)]
+            return [f"checkpoint: {damage.name}"], problems + differences(trial, reference)
+        if choice < 0.45:
+            damage = rng.choice(faults.DATA_DAMAGE)
+            need = stage.needs[-1]
+            faults.copied(inputs / need, life / "kept")
+            try:
+                path = damage.apply(inputs / need, rng)
+                ended = self._run(stage, trial, life)
+            finally:
+                faults.copied(life / "kept", inputs / need)
+            problems = _complaints(ended, _DAMAGE)
+            if ended.code and path.name not in ended.err and path.parent.name not in ended.err:
+                problems.append(f"{damage.name}: {path} is not named: {ended.err[-2000:]}")
+            noticed = "told" if ended.code else "not told"
+            if ended.code:
+                ended = self._run(stage, trial, life)
+                problems += [f"run again: {text}" for text in _complaints(ended, None)]
+                problems += differences(trial, reference)
+            return [f"{damage.name}, {noticed}"], problems
+        return None
+
+    def _record(self, row: dict[str, Any], trial: Path, names: list[str], problems: list[str]) -> None:
         row["trials"] += 1
-        for plan in plans:
-            row["kills"][plan.name] = row["kills"].get(plan.name, 0) + 1
+        for name in names:
+            row["kills"][name] = row["kills"].get(name, 0) + 1
         if problems:
             short = [problem.splitlines()[0][:160].replace(f"{self.work}/", "") for problem in problems]
-            row["failures"].append({"trial": number, "plans": [plan.name for plan in plans], "problems": short})
+            number = row["trials"] - 1
+            row["failures"].append({"trial": number, "plans": names, "problems": short})
             kept = trial.with_name(f"failed-{self.seed}-{number}")
             shutil.rmtree(kept, ignore_errors=True)
             trial.rename(kept)
-            print(f"FAILED {name}, trial {number}: {plans}", *problems, sep="\n  ", flush=True)
+            print(f"FAILED {trial.parent.name}, trial {number}: {names}", *problems, sep="\n  ", flush=True)
         self.save()
-        return len(plans)
 
     def _fresh(self, name: str, kind: str) -> tuple[Path, Path]:
         folder = self.work / "stages" / name.replace(" ", "-").replace(",", "")
@@ -131,7 +194,8 @@ class Campaign:
 
     def _run(self, stage: Stage, trial: Path, life: Path, **options: Any) -> Ended:
         words = [word.replace("{in}", str(self.work / "inputs")) for word in stage.words]
-        ended = run_command(words, trial, life, is_cold=self.is_cold, **options)
+        roots = [trial, self.work / "inputs"] if self.has_faults else None
+        ended = run_command(words, trial, life, is_cold=self.is_cold, roots=roots, **options)
         if self.is_verbose:
             print(f"  {options.get('plan')}: {ended.code} in {ended.seconds:.1f} s", flush=True)
         return ended
@@ -162,16 +226,14 @@ def _is_refused(ended: Ended) -> bool:
     return ended.code == 2 and re.search("^error: out[^\n]* exists", ended.err, re.MULTILINE) is not None
 
 
-def _draw_fault(rng: random.Random, kinds: Counter[str]) -> Plan:
-    kind = rng.choice(sorted(kinds.keys() & {"open", "fsync", "rename", "mkdir"}))
-    fault = rng.choice([*FAULTS, "EROFS"] if kind != "fsync" else FAULTS)
-    return Plan(0, "self", None, kind, rng.randint(1, kinds[kind]), fault, rng.choice((1, 10**9)))
+_DAMAGE = Plan(0, "self", fault="damage")
+"""Stands for damage of files: a command may end with one message."""
 
 
 def _complaints(ended: Ended, plan: Plan | None) -> list[str]:
     """What is wrong with the way a command ended."""
     name = plan.name if plan else "undisturbed"
-    if plan is None:
+    if plan is None or plan.fault in faults.HARMLESS or (plan.signal in (0, signal.SIGSTOP) and not plan.fault):
         allowed = {0}
     elif plan.fault:
         allowed = {0, 1, 2}
@@ -229,7 +291,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/campaigns"), help="folder for inputs and trials")
     parser.add_argument("--results", type=Path, help="file of results. Default: WORK/kills.json")
     parser.add_argument("--cold", action="store_true", help="start every command as a new Python, not as a fork")
-    parser.add_argument("--faults", action="store_true", help="file operations fail, instead of kills")
+    parser.add_argument("--faults", action="store_true", help="faults instead of kills, see faults.py")
     parser.add_argument("--verbose", action="store_true", help="print every start of a command")
     parser.add_argument("--references", action="store_true", help="only run every stage undisturbed")
     parser.add_argument("--table", action="store_true", help="print the results of all seeds as a table")
@@ -245,6 +307,9 @@ def main() -> None:
     if options.list:
         print("\n".join(names))
         return
+    work = options.work.resolve()
+    if options.faults:
+        with_disk_faults(work)
     if not options.cold:
         sys.path.append(str(TESTS))
         from support.warm_server import LIBRARIES
@@ -254,7 +319,6 @@ def main() -> None:
         for library in LIBRARIES:
             importlib.import_module(library)
         gc.freeze()
-    work = options.work.resolve()
     results = (options.results or work / "kills.json").resolve()
     campaign = Campaign(work, results, options.seed, options.cold, options.verbose, options.chain)
     campaign.has_faults = options.faults

@@ -1,5 +1,6 @@
 """Start commands of pretrainkit as processes, kill them, and wait for everything that they started."""
 
+import ctypes
 import errno
 import json
 import os
@@ -8,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 SHIM = Path(__file__).resolve().parent / "shim"
+DISK = "campaign_faults.so"
 HANG_SECONDS = 180
 """After this time a process counts as hanging."""
 ORPHAN_SECONDS = 60
@@ -46,15 +47,21 @@ class Plan(NamedTuple):
     kind: str = ""
     number: int = 0
     fault: str = ""
-    """Name of the error with which the operation fails; then no signal is sent."""
+    """Name of the error with which the operation fails, or an action of faults.c, or NaN; then no signal is sent."""
     times: int = 1
     """Number of operations of this kind that fail."""
+    milliseconds: int = 0
+    """For the faults delay and gone."""
 
     @property
     def name(self) -> str:
         """Name in the table of results."""
+        if self.fault in ("gone", "clock", "NaN"):
+            return self.fault
         if self.fault:
-            return f"{self.fault} of {self.kind}, {'once' if self.times == 1 else 'from then on'}"
+            return f"{self.fault}, {self.kind}"
+        if self.signal in (0, signal.SIGSTOP):
+            return "frozen rank" if self.signal else "hanging rank"
         moment = "random time" if self.after_seconds is not None else f"before {self.kind}"
         return f"{signal.Signals(self.signal).name}, {self.target}, {moment}"
 
@@ -69,22 +76,26 @@ def run_command(
     is_cold: bool = False,
     script: Path | None = None,
     rng: random.Random | None = None,
-    limits: Mapping[int, int] | None = None,
+    roots: list[Path] | None = None,
 ) -> Ended:
     """Run `pretrainkit WORDS...` in `folder`, whose operations count for the plan, and wait for it.
 
     `life`: a folder for output, temporary files and caches. `is_cold`: start a new Python; otherwise this process,
     which has loaded torch but nothing of pretrainkit, forks, which saves three seconds. `script`: a Python file to run
-    in place of pretrainkit. `limits`: soft resource limits of the process.
+    in place of pretrainkit. `roots`: folders whose files have faults, in place of `folder`.
     """
     (life / "tmp").mkdir(parents=True, exist_ok=True)
     marker = life / "struck"
-    for path in (marker, life / "out", life / "err"):
+    for path in (marker, life / "struck.counts", life / "out", life / "err"):
         path.unlink(missing_ok=True)
     environment = _environment(folder, life)
-    if plan is not None and plan.fault:
-        fault = {"kind": plan.kind, "number": plan.number, "errno": getattr(errno, plan.fault), "times": plan.times}
-        environment["CAMPAIGN_FAULT"] = json.dumps(fault | {"marker": str(marker)})
+    if DISK in environment.get("LD_PRELOAD", "") and (plan is None or plan.fault):
+        environment["CAMPAIGN_DISK"] = _disk(plan, marker, roots or [folder])
+    if plan is not None and plan.fault == "NaN":
+        nan = {"number": plan.number, "times": plan.times, "marker": str(marker)}
+        environment["CAMPAIGN_NAN"] = json.dumps(nan)
+    elif plan is not None and plan.fault:
+        pass
     elif plan is not None and plan.kind:
         scope = "all" if plan.target == "all" else "self"
         kill = {"kind": plan.kind, "number": plan.number, "signal": plan.signal, "scope": scope, "marker": str(marker)}
@@ -94,7 +105,7 @@ def run_command(
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _become(script, words, folder, life, environment, is_cold, limits or {})
+        _become(script, words, folder, life, environment, is_cold)
     is_due = plan is not None and plan.after_seconds is not None
     code = None
     was_struck = False
@@ -121,8 +132,29 @@ def run_command(
     return Ended(code, seconds, out, err, was_struck or marker.exists(), orphans)
 
 
+def _disk(plan: Plan | None, marker: Path, roots: list[Path]) -> str:
+    """The text for faults.c. Without a plan it only counts operations."""
+    words: list[object] = ["any", 10**12, 1, "errno", 0]
+    if plan is not None and plan.fault in ("short", "delay", "gone", "clock"):
+        words = [plan.kind, plan.number, plan.times, plan.fault, plan.milliseconds]
+    elif plan is not None and plan.fault != "NaN":
+        words = [plan.kind, plan.number, plan.times, "errno", getattr(errno, plan.fault)]
+    return " ".join(map(str, [*words, marker, *(f"{root}/" for root in roots)]))
+
+
+def with_disk_faults(work: Path) -> None:
+    """Start this Python again with faults.c loaded, unless it is. Raises OSError if there is no C compiler."""
+    if DISK in os.environ.get("LD_PRELOAD", ""):
+        return
+    library = work / DISK
+    work.mkdir(parents=True, exist_ok=True)
+    source = SHIM / "faults.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-o", str(library), str(source), "-ldl"], check=True)
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"LD_PRELOAD": str(library)})
+
+
 def _environment(folder: Path, life: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LD_PRELOAD") if name in os.environ}
     return kept | {
         "PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE, TESTS))),
         "HF_HUB_OFFLINE": "1",
@@ -141,16 +173,11 @@ def _become(
     life: Path,
     environment: dict[str, str],
     is_cold: bool,
-    limits: Mapping[int, int],
 ) -> None:
     """Turn this forked process into the command. Does not return."""
-    import resource
-
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    for name, limit in limits.items():
-        resource.setrlimit(name, (limit, resource.getrlimit(name)[1]))
     if is_cold:
         for number, path in enumerate((os.devnull, f"{life}/out", f"{life}/err")):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY), number)
@@ -159,6 +186,8 @@ def _become(
         os.execve(sys.executable, command, environment)
     from support.warm_server import run
 
+    if "CAMPAIGN_DISK" in environment:
+        ctypes.CDLL(None).campaign_disk(environment["CAMPAIGN_DISK"].encode())
     run(str(script or Path(__file__).with_name("command.py")), words, environment, str(life), str(folder))
     sys.exit(0)
 

@@ -64,8 +64,12 @@ class Stage(NamedTuple):
     """Share of the kills, compared with a stage of one process: less for stages that take long."""
 
 
-def _training(settings: tuple[str, ...], needs: tuple[str, ...], *more: str, ranks: int = 1) -> Stage:
-    launch = ("--launch", "local", "--nproc", str(ranks), "--max-restarts", "0") if ranks > 1 else ()
+def _training(
+    settings: tuple[str, ...], needs: tuple[str, ...], *more: str, ranks: int = 1, is_watched: bool = False
+) -> Stage:
+    launch = ("--launch", "local", "--nproc", str(ranks)) if ranks > 1 else ()
+    if launch:
+        launch += ("--hang-minutes", "0.25") if is_watched else ("--max-restarts", "0")
     words = ("train", *settings, *more, "--resume", *launch, "--out", "out")
     has_children = ranks > 1 or "data.workers=processes" in more
     return Stage(words, needs, has_children=has_children, share=0.2 if has_children else 1.0)
@@ -83,6 +87,9 @@ STAGES = {
         BERT, _TOKENS, *_BERT_DATA, "checkpoint.asynchronous=false", "checkpoint.keep_last=1"
     ),
     "train bert, 2 ranks": _training(BERT, _TOKENS, *_BERT_DATA, ranks=2),
+    "train bert, 2 ranks, restarted": _training(
+        BERT, _TOKENS, *_BERT_DATA, "checkpoint.asynchronous=false", ranks=2, is_watched=True
+    ),
     "train t5": _training(T5, _T5_TOKENS, "data.train={in}/t5_tokens/train", "data.valid={in}/t5_tokens/valid"),
     "train pixel": _training(
         PIXEL,

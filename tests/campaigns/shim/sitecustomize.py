@@ -1,13 +1,16 @@
-"""Record, kill or disturb a process at its file operations. Every Python with this folder in PYTHONPATH imports it.
+"""Record, kill or disturb a process at its operations. Every Python with this folder in PYTHONPATH imports it.
 
 Nothing of pretrainkit is changed: the interpreter reports most operations to an audit hook, and `os.fsync` and a few
 functions of pretrainkit are wrapped. Only operations on files below CAMPAIGN_ROOT count.
 
 CAMPAIGN_TRACE: file to which each operation is appended, as a line of its kind and path.
 CAMPAIGN_KILL: JSON with `kind`, `number` (from 1), `signal`, `scope` (self: this process; all: its process group) and
-    `marker` (a file that only one process can create). The signal is sent right before that operation.
-CAMPAIGN_FAULT: JSON with `kind`, `number`, `errno`, `times` and `marker`. From that operation on, so many of this kind
-    fail with the error of that number.
+    `marker` (a file that only one process can create). The signal is sent right before that operation. Signal 0: the
+    process does nothing any more.
+CAMPAIGN_NAN: JSON with `number`, `times` and `marker`. From that update on, so many have gradients that are no
+    numbers.
+
+faults.c has faults of disks and of clocks.
 """
 
 import importlib.abc
@@ -16,11 +19,18 @@ import json
 import os
 import sys
 import threading
+import time
 
 FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 KINDS = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "rmdir", "os.mkdir": "mkdir"}
 POINTS = {
-    "pretrainkit.training.trainer": ("Trainer._update", "Trainer._save", "Trainer._evaluate", "Trainer._log"),
+    "pretrainkit.training.trainer": (
+        "Trainer._update",
+        "Trainer._save",
+        "Trainer._evaluate",
+        "Trainer._log",
+        "accumulate",
+    ),
     "pretrainkit.data.prefetch": ("_Thread.ask", "_Thread.answer"),
     "pretrainkit.training.checkpoints.checkpoint": ("CheckpointStore._write", "load"),
 }
@@ -30,8 +40,8 @@ POINTS = {
 class Shim:
     """Counts the operations of this process."""
 
-    def __init__(self, root, trace, kill, fault):
-        self.root, self.trace, self.kill, self.fault = root, trace, kill, fault
+    def __init__(self, root, trace, kill, nan):
+        self.root, self.trace, self.kill, self.nan = root, trace, kill, nan
         self.counts = {}
         self.lock = threading.RLock()
         self.is_busy = threading.local()
@@ -62,26 +72,33 @@ class Shim:
                 self.strike()
         finally:
             self.is_busy.now = False
-        fault = self.fault
-        if fault and kind == fault["kind"] and 0 <= number - fault["number"] < fault["times"]:
-            self.is_busy.now = True
-            os.close(os.open(fault["marker"], os.O_CREAT | os.O_WRONLY))
-            self.is_busy.now = False
-            raise OSError(fault["errno"], os.strerror(fault["errno"]), path)
 
     def strike(self):
         try:
             os.close(os.open(self.kill["marker"], os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
+        while not self.kill["signal"]:
+            time.sleep(1)
         if self.kill["scope"] == "all":
             os.killpg(0, self.kill["signal"])
         os.kill(os.getpid(), self.kill["signal"])
 
+    def spoil(self, model):
+        self.counts["accumulate"] = number = self.counts.get("accumulate", 0) + 1
+        if 0 <= number - self.nan["number"] < self.nan["times"]:
+            os.close(os.open(self.nan["marker"], os.O_CREAT | os.O_WRONLY))
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.fill_(float("nan"))
+
     def wrapped(self, function, name):
         def counting(*arguments, **options):
             self.happened("call", name)
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
+            if self.nan and name == "accumulate":
+                self.spoil(arguments[1])
+            return result
 
         return counting
 
@@ -114,11 +131,11 @@ class Finder(importlib.abc.MetaPathFinder):
 def install():
     """Start counting, if the environment asks for it."""
     root = os.environ.get("CAMPAIGN_ROOT")
-    kill, fault = (json.loads(os.environ.get(f"CAMPAIGN_{name}", "null")) for name in ("KILL", "FAULT"))
+    kill, nan = (json.loads(os.environ.get(f"CAMPAIGN_{name}", "null")) for name in ("KILL", "NAN"))
     trace = os.environ.get("CAMPAIGN_TRACE")
-    if not root or not (trace or kill or fault):
+    if not root or not (trace or kill or nan):
         return
-    shim = Shim(root, trace, kill, fault)
+    shim = Shim(root, trace, kill, nan)
     real = os.fsync
 
     def fsync(file):
