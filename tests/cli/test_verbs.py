@@ -141,6 +141,19 @@ def test_a_file_on_a_disk_that_fails_is_one_message(cli, monkeypatch):
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize("name", ["ENOENT", "EDQUOT", "EROFS", "EACCES"])
+def test_a_file_that_vanishes_or_a_quota_is_one_message_too(cli, monkeypatch, name):
+    def failed(*args: object, **kwargs: object) -> None:
+        raise OSError(getattr(errno, name), "so the system says", "/data/tokens.bin")
+
+    monkeypatch.setattr("pretrainkit.api.train", failed)
+    result = cli("train", "bert/tiny", "data.train=x")
+    assert result.code == 1
+    assert result.err.startswith("error: cannot read or write a file\n")
+    assert "so the system says (/data/tokens.bin)" in result.err
+    assert "Traceback" not in result.err
+
+
 def test_a_failure_of_the_work_ends_with_1(cli, monkeypatch):
     from pretrainkit.errors import RunError
 

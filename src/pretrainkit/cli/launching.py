@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,7 @@ from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.config.paths import absolute_paths, paths_here
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.launch.cloud import CloudConfig, launch_run
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
 from pretrainkit.launch.local import launch_local
@@ -35,13 +37,18 @@ def _new_launch(options: LaunchOptions, words: Sequence[str], again: Sequence[st
         gpus_per_node=options.gpus_per_node,
         max_restarts=options.max_restarts,
         hang_minutes=options.hang_minutes,
+        elastic=options.elastic or "",
+        meet=options.meet or "",
         settings=settings,
         code=environment(),
     )
 
 
-def start(options: LaunchOptions, words: list[str], again: list[str], run: Path) -> None:
+def start(
+    options: LaunchOptions, words: list[str], again: list[str], run: Path, world_sizes: Sequence[int] = ()
+) -> None:
     """Start `pretrainkit WORDS` with the launcher in `options`. After an interruption, it runs with the words `again`.
+    `world_sizes`: the possible numbers of ranks if they are elastic.
 
     Wait for local ranks, and exit with their exit code. Jobs are left to their scheduler.
     """
@@ -50,7 +57,7 @@ def start(options: LaunchOptions, words: list[str], again: list[str], run: Path)
         settings = config_from_overrides(SlurmConfig, options.slurm, "--slurm").model_dump(mode="json")
     elif options.launch == "cloud":
         settings = config_from_overrides(CloudConfig, options.cloud, "--cloud").model_dump(mode="json")
-    launch = _new_launch(options, words, again, settings)
+    launch = replace(_new_launch(options, words, again, settings), world_sizes=tuple(world_sizes))
     if not options.dry_run:
         launch_again(run, launch)
         return
@@ -91,11 +98,23 @@ def start_frozen(
         is_local = options.launch == "local"
         again = frozen_words(resolved, run, device, as_json=as_json or not is_local)
         first = [word for word in again if word != "--resume"] if is_local and not resume else again
-        start(options, first, again, run)
+        start(options, first, again, run, _usable_sizes(resolved, options))
     except (InputError, typer.Exit) as error:
         if is_new and (isinstance(error, InputError) or error.exit_code == 2):
             LaunchFolder(run).discard()
         raise
+
+
+def _usable_sizes(resolved: Any, options: LaunchOptions) -> list[int]:
+    """Return the numbers of elastic ranks that batches can be split over. Raises ConfigError if the fewest cannot."""
+    fewest, *more = options.elastic_sizes
+    api.check_config(resolved.config, fewest, resolved.origins)
+    usable = [fewest]
+    for size in more:
+        with suppress(ConfigError):
+            api.check_config(resolved.config, size, resolved.origins)
+            usable.append(size)
+    return usable
 
 
 def launch_again(run: Path, launch: Launch) -> None:
@@ -122,8 +141,10 @@ def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool 
     LaunchFolder(run.absolute()).prepare()
     folder = LaunchFolder(run.absolute()).path
     config, origins = folder / "config.yaml", folder / "origins.json"
-    config.write_text(dump_yaml(absolute_paths(resolved.config).model_dump(mode="json")), encoding="utf-8")
-    origins.write_text(json.dumps(resolved.origins, indent=2) + "\n", encoding="utf-8")
+    text = dump_yaml(absolute_paths(resolved.config).model_dump(mode="json"))
+    for path, content in ((config, text), (origins, json.dumps(resolved.origins, indent=2) + "\n")):
+        with atomic_file(path) as file:  # ranks of other machines may be reading it
+            file.write(content.encode())
     words = ["train", str(config), "--origins", str(origins), "--out", str(run.absolute()), "--resume"]
     return [*words, *(["--json"] if as_json else []), *(["--device", device] if device else [])]
 

@@ -57,7 +57,7 @@ _PANELS: tuple[_Panel, ...] = (
     ("Reading", ("format",), ("text_key", "caption_key", "max_bad")),
     ("Processes", ("workers", "threads", "memory", "engine", "ray"), ()),
     ("Processes", ("slurm",), ("engine",)),
-    ("Launching", ("launch", "nodes", "max_restarts", "hang_minutes", "cloud", "sweep"), ()),
+    ("Launching", ("launch", "nodes", "max_restarts", "hang_minutes", "elastic", "meet", "cloud", "sweep"), ()),
     ("Launching", ("nproc", "gpus_per_node", "slurm"), ("launch",)),
     ("Launching", ("dry_run",), ("launch", "name")),
     ("Uploading", ("push", "public", "private"), ()),
@@ -268,11 +268,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         # A disk that fails is no bug of ours, whatever was read or written; any other error shows its traceback.
-        from pretrainkit.files.manifest import DEVICE_FAILED, device_error
+        from pretrainkit.files.manifest import UNUSABLE, failed_disk
 
-        if error.errno not in DEVICE_FAILED or os.environ.get("PRETRAINKIT_DEBUG"):
+        if error.errno not in UNUSABLE or os.environ.get("PRETRAINKIT_DEBUG"):
             raise
-        print(f"error: {device_error(error, 'cannot read or write a file')}", file=sys.stderr)
+        print(f"error: {failed_disk(error, 'cannot read or write a file')}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Options that several verbs share, and functions that parse and print for them."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -187,6 +188,11 @@ class LaunchOptions:
     hang_minutes: Annotated[float, Option(min=0)] = 30
     """Minutes without an update after which the ranks count as failed. 0: never. Evaluations and the time before the
     first update do not count."""
+    elastic: Annotated[str | None, Option(metavar="MIN:MAX")] = None
+    """With --launch local: train on so many machines, on each of which this command is started. The run continues when
+    machines come or go."""
+    meet: Annotated[str | None, Option(metavar="HOST:PORT")] = None
+    """With --elastic: where the machines meet: the name of the one that stays until the end, and a free port."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Setting of the SLURM job, such as partition=gpu; see docs/launching.md. May be repeated."""
     cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
@@ -205,6 +211,17 @@ class LaunchOptions:
     def world_size(self) -> int:
         """Number of ranks."""
         return self.nodes * self.processes_per_node
+
+    @property
+    def elastic_sizes(self) -> list[int]:
+        """Numbers of ranks between MIN and MAX machines. Raises ConfigError if --elastic has another form."""
+        found = re.fullmatch(r"(\d+):(\d+)", self.elastic or "1:1")
+        fewest, most = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= fewest <= most:
+            raise ConfigError(
+                f"--elastic is {self.elastic!r}, but needs the form MIN:MAX\n  write for example --elastic 1:4"
+            )
+        return [machines * self.processes_per_node for machines in range(fewest, most + 1)]
 
     def check(self) -> None:
         """Raise ConfigError if options contradict each other or would have no effect."""
@@ -225,6 +242,11 @@ class LaunchOptions:
             problems.append(
                 f"--nproc {self.nproc} and --gpus-per-node {self.gpus_per_node} differ: each process has one GPU\n"
                 "  leave out --nproc"
+            )
+        if self.elastic and (self.launch != "local" or not self.meet):
+            problems.append(
+                f"--elastic {self.elastic} needs --launch local and --meet HOST:PORT on every machine\n"
+                "  add --launch local --meet localhost:29500 with the name of one of them"
             )
         for name, given in (("slurm", self.slurm), ("cloud", self.cloud)):
             if given and self.launch != name:

@@ -55,7 +55,7 @@ def train(
             f"--hours measures the speed of this process, not of --launch {options.launch}\n"
             "  leave out --hours and set num_steps=N; pretrainkit plan estimates the time"
         )
-    if not resume and not options.sweep:
+    if not (resume or options.sweep or options.elastic):
         RunFolder(out).require_new()
     if options.sweep:
         start_sweep(options, source, settings or [], out, device)

@@ -23,6 +23,8 @@ DEVICE_FAILED = {
 """Error numbers of the operating system for a disk or network file system that fails or has vanished."""
 _NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
+UNUSABLE = {*NO_SPACE, *DEVICE_FAILED, *_NOT_ALLOWED_NUMBERS, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE}
+"""Error numbers for what the system, and not our code, is to blame for: also files that vanish or may not be used."""
 
 
 @contextmanager
@@ -45,15 +47,15 @@ def explained_write_errors(path: Path) -> Iterator[None]:
                 "  name an output folder that this user may write to"
             ) from error
         if error.errno in DEVICE_FAILED:
-            raise device_error(error, f"cannot write {path}") from error
+            raise failed_disk(error, f"cannot write {path}") from error
         raise
 
 
-def device_error(error: OSError, problem: str) -> RunError:
-    """Return the error to raise when the disk or network file system failed: an OSError with a number of
-    `DEVICE_FAILED`."""
+def failed_disk(error: OSError, problem: str) -> RunError:
+    """Return the error to raise if a file cannot be read or written for a reason of the system, not of the data."""
+    why = ": the disk or the network file system fails" if error.errno in DEVICE_FAILED else ""
     return RunError(
-        f"{problem}: the disk or the network file system fails\n"
+        f"{problem}{why}\n"
         f"  the system reports: {error.strerror}{f' ({error.filename})' if error.filename else ''}\n"
         "  check it, then run the same command again; finished files are kept"
     )

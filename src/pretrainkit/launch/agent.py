@@ -1,17 +1,21 @@
-"""torchrun's agent for the ranks of this machine: `python -m pretrainkit.launch.agent NUM MODULE ARGUMENTS...`.
+"""torchrun's agent for the ranks of this machine:
+`python -m pretrainkit.launch.agent NUM NODES PLACE ID RESTARTS MODULE ARGUMENTS...`.
 
-It does the same as `torchrun --standalone --nproc-per-node NUM`, through the Python interface. So the agent prints no
-traceback when a rank fails, because the rank has already printed its error.
+It does the same as `torchrun --nproc-per-node NUM --nnodes NODES --rdzv-backend c10d --rdzv-endpoint PLACE --rdzv-id ID
+--max-restarts RESTARTS`, through the Python interface. So the agent prints no traceback when a rank fails, because the
+rank has already printed its error.
 """
 
 import logging
 import os
 import signal
 import sys
-import uuid
 from pathlib import Path
 
 from pretrainkit.launch.rank import LOG_FOLDER, rank_file, stop_when_orphaned
+
+_LAST_CALL_SECONDS = 10
+"""Time in which more machines may join once there are enough."""
 
 
 def main() -> None:
@@ -22,17 +26,24 @@ def main() -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    num, nodes, place, run_id, restarts, *words = sys.argv[1:]
+    fewest, most = map(int, nodes.split(":"))
+    if (
+        restarts != "0"
+    ):  # otherwise, ranks of several rounds would meet in one store, where the first left its addresses
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=int(sys.argv[1]),
-        run_id=uuid.uuid4().hex,
+        min_nodes=fewest,
+        max_nodes=most,
+        nproc_per_node=int(num),
+        run_id=run_id,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
+        rdzv_endpoint=place,
+        rdzv_configs={"last_call_timeout": _LAST_CALL_SECONDS},
+        max_restarts=int(restarts),
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "pretrainkit.launch.rank", *sys.argv[2:])
+        elastic_launch(config, sys.executable)("-m", "pretrainkit.launch.rank", *words)
     except ChildFailedError as error:
         folder = Path(os.environ[LOG_FOLDER])
         for rank, failure in error.failures.items():

@@ -47,6 +47,12 @@ class Launch:
     """Maximum number of failures after which the run restarts, if it made progress in between."""
     hang_minutes: float = 0
     """Time without an update after which a rank counts as failed; 0: never."""
+    elastic: str = ""
+    """Smallest and largest number of machines, such as 1:4, each with a launcher of its own; empty: exactly one."""
+    meet: str = ""
+    """Host and port where the launchers of elastic machines meet."""
+    world_sizes: tuple[int, ...] = ()
+    """Elastic: the numbers of ranks that batches can be split over."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the scheduler or cloud."""
     code: Mapping[str, Any] = field(default_factory=dict)
@@ -95,8 +101,8 @@ class LaunchFolder:
 
     def rank_logs(self, rank: int | None = None) -> list[Path]:
         """Return the existing logs in the order of the ranks, or only that of `rank`."""
-        paths = self.logs.glob("rank-*.log" if rank is None else f"rank-{rank}.log")
-        return sorted(paths, key=lambda path: int(path.stem.removeprefix("rank-")))
+        paths = self.logs.rglob("rank-*.log" if rank is None else f"rank-{rank}.log")
+        return sorted(paths, key=lambda path: (path.parent, int(path.stem.removeprefix("rank-"))))
 
     @property
     def newest_checkpoint(self) -> str | None:

@@ -4,19 +4,21 @@ separate process (see `agent`)."""
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder, Restarts
-from pretrainkit.launch.rank import LOG_FOLDER, Stalls, rank_file
+from pretrainkit.launch.rank import LOG_FOLDER, WORLD_SIZES, Stalls, rank_file
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
     Rank 0 writes to this terminal, and every rank r appends to `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
     SIGUSR1 are passed on to the ranks, which save and end. They also do this within seconds if this process is killed.
     If a rank fails, all others are stopped. All are restarted if there is a newer checkpoint than at their start,
-    at most `launch.max_restarts` times.
+    at most `launch.max_restarts` times. Elastic machines have a launcher each, whose agents meet and start the ranks
+    again whenever machines come or go; a signal makes this machine leave.
 
     The folder `logs` is created in `run_folder`. If the ranks reject their input, a run folder that was created here is
     removed. `module` must not launch ranks itself if RANK is in the environment.
@@ -57,12 +60,17 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
         logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write logs to {logs}: {error.strerror}\n  choose another run folder") from None
-    with folder.held():
+    if launch.elastic:
+        logs = logs / f"{socket.gethostname()}-{os.getpid()}"
+        logs.mkdir()
+        words = launch.words_again
+    with nullcontext() if launch.elastic else folder.held():
         folder.add(replace(launch, job_ids=(str(os.getpid()),)))
         restarts = Restarts(launch.max_restarts, folder.newest_checkpoint)
         while True:
-            code, was_asked_to_stop = _run_ranks([module, *words], num_processes, logs, launch.hang_minutes)
-            following = None if was_asked_to_stop else restarts.after_failure(code, folder.newest_checkpoint)
+            code, was_asked_to_stop = _run_ranks(launch, [module, *words], logs)
+            is_over = was_asked_to_stop or bool(launch.elastic)
+            following = None if is_over else restarts.after_failure(code, folder.newest_checkpoint)
             cause = {0: "done", 2: "bad input", 130: "stopped by a signal"}.get(code, "a rank failed")
             folder.record_end(str(os.getpid()), code, cause, "restarted" if following else "ended")
             if following is None:
@@ -78,23 +86,28 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
     return code
 
 
-def _run_ranks(words: Sequence[str], num_processes: int, logs: Path, hang_minutes: float) -> tuple[int, bool]:
+def _run_ranks(launch: Launch, words: Sequence[str], logs: Path) -> tuple[int, bool]:
     """Run one attempt. Return the exit code of the worst rank, and True if the ranks were asked to stop."""
+    num_processes = launch.processes_per_node
     rank_files = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit", "step")]
     for path in rank_files:
         path.unlink(missing_ok=True)
     environment = os.environ | {LOG_FOLDER: str(logs), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS)}
     # Otherwise each rank would start as many threads as there are cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
-    command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), *words]
+    meeting = ("1:1", "localhost:0", uuid.uuid4().hex, "0")
+    if launch.elastic:
+        meeting = (launch.elastic, launch.meet, str(logs.parent), str(launch.max_restarts))
+        environment[WORLD_SIZES] = ",".join(map(str, launch.world_sizes))
+    command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), *meeting, *words]
     # In a separate session, so that the ranks get Ctrl-C only once, from this process.
     agent = subprocess.Popen(command, env=environment, start_new_session=True)
-    with _forwarding(agent, logs, num_processes) as received:
-        _wait_for_agent(agent, logs, num_processes, hang_minutes)
+    with _forwarding(agent, logs, 0 if launch.elastic else num_processes) as received:
+        _wait_for_agent(agent, logs, launch)
         _wait_for_orphans(logs, num_processes)
     exits = [rank_file(logs, rank, "exit") for rank in range(num_processes)]
     codes = [int(path.read_text() or 1) if path.exists() else None for path in exits]
-    for path in rank_files:
+    for path in (*rank_files, *(logs.parent.glob("finished-*") if launch.elastic else ())):
         path.unlink(missing_ok=True)
     _log_failure(logs, codes)
     code = worst(codes, was_asked_to_stop=bool(received))
@@ -102,9 +115,10 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path, hang_minute
     return 1 if was_agent_killed and code == 130 else code, bool(received)
 
 
-def _wait_for_agent(agent: subprocess.Popen[bytes], logs: Path, num_processes: int, hang_minutes: float) -> None:
-    """Wait for the agent to end. If the ranks hang, end them, so that it ends, too."""
-    stalls = Stalls(logs, range(num_processes), 60 * hang_minutes)
+def _wait_for_agent(agent: subprocess.Popen[bytes], logs: Path, launch: Launch) -> None:
+    """Wait for the agent to end. If the ranks hang, end them, so that it ends, too, or starts them again if elastic."""
+    ranks, minutes = range(launch.processes_per_node), launch.hang_minutes
+    stalls = Stalls(logs, ranks, 60 * minutes)
     while True:
         with suppress(subprocess.TimeoutExpired):
             agent.wait(_WATCH_SECONDS)
@@ -114,13 +128,11 @@ def _wait_for_agent(agent: subprocess.Popen[bytes], logs: Path, num_processes: i
                 "error: no rank finished an update for %g minutes, so all are ended\n"
                 "  the end of each log shows where they were: %s\n"
                 "  if updates take so long, use --hang-minutes %g",
-                *(hang_minutes, rank_file(logs, 0, "log").with_stem("rank-*"), 4 * hang_minutes),
+                *(minutes, rank_file(logs, 0, "log").with_stem("rank-*"), 4 * minutes),
             )
-            for rank in range(num_processes):
+            for rank in ranks:
                 rank_file(logs, rank, "exit").write_text("1")
             stalls.end()
-            agent.wait()
-            return
 
 
 def _wait_for_orphans(logs: Path, num_processes: int) -> None:

@@ -22,6 +22,9 @@ from typing import Any, TextIO
 
 LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
 """Environment variable with the folder for the process ids, exit codes and output of the ranks."""
+WORLD_SIZES = "PRETRAINKIT_WORLD_SIZES"
+"""Environment variable of elastic ranks: the numbers of ranks that batches can be split over. Their log folder belongs
+to one machine, because its ranks have other numbers whenever machines come or go."""
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
@@ -37,12 +40,17 @@ def rank_file(folder: Path, rank: int, kind: str) -> Path:
     return folder / f"rank-{rank}.{kind}"
 
 
+def _number() -> int:
+    """Number of this rank in the names of its files."""
+    return int(os.environ["LOCAL_RANK" if WORLD_SIZES in os.environ else "RANK"])
+
+
 class Progress:
     """Tells the launcher of this rank, if it has one, that it makes progress: by the time of a file."""
 
     def __init__(self) -> None:
         folder = os.environ.get(LOG_FOLDER)
-        self._path = rank_file(Path(folder), int(os.environ["RANK"]), "step") if folder else None
+        self._path = rank_file(Path(folder), _number(), "step") if folder else None
         self._told_at = 0.0
 
     def made(self) -> None:
@@ -90,15 +98,18 @@ class Stalls:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
             time.sleep(_STACK_SECONDS if number == signal.SIGQUIT else 0)
+        for rank in self._seen:
+            rank_file(self._folder, rank, "step").unlink(missing_ok=True)
 
 
 def main() -> None:
     """Run the module named in the arguments as this rank."""
-    folder, rank = Path(os.environ[LOG_FOLDER]), int(os.environ["RANK"])
+    folder, rank = Path(os.environ[LOG_FOLDER]), _number()
+    rank_file(folder, rank, "exit").unlink(missing_ok=True)
     rank_file(folder, rank, "pid").write_text(str(os.getpid()))
     path = rank_file(folder, rank, "log")
     log = open(path, "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 (to the end)
-    if rank:
+    if int(os.environ["RANK"]):
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
     else:
@@ -114,6 +125,8 @@ def main() -> None:
     del sys.argv[0]
     code = 1
     try:
+        if WORLD_SIZES in os.environ and _is_spare(folder.parent):
+            sys.exit(0)
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as error:
@@ -131,8 +144,29 @@ def main() -> None:
             print(f"  the output of each rank is in {folder}", file=sys.stderr)
         else:
             traceback.print_exc()
+    if code == 0 and WORLD_SIZES in os.environ:
+        _finished(folder.parent).touch()
     rank_file(folder, rank, "exit").write_text(str(code))
     sys.exit(code)
+
+
+def _finished(logs: Path) -> Path:
+    """A file that tells waiting ranks that the others have finished. The port differs from round to round."""
+    return logs / f"finished-{os.environ['MASTER_PORT']}"
+
+
+def _is_spare(logs: Path) -> bool:
+    """Choose as many ranks as batches can be split over, and tell those that they are all. One too many waits until the
+    others have finished, or until it is stopped because machines come or go; then return True."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    used = max(size for size in map(int, os.environ[WORLD_SIZES].split(",")) if size <= world_size)
+    os.environ["WORLD_SIZE"] = str(used)
+    if rank < used:
+        return False
+    print(f"rank {rank} waits, because batches cannot be split over {world_size} ranks: {used} train", flush=True)
+    while not _finished(logs).exists():
+        time.sleep(_WATCH_SECONDS)
+    return True
 
 
 class Tee:
@@ -179,9 +213,12 @@ def end_when_others_failed(folder: Path, rank: int) -> None:
 
 
 def _watch_others(folder: Path, rank: int, others: Sequence[int]) -> None:
-    while not (failed := [other for other in others if _has_failed(folder, other)]):
+    while True:
         time.sleep(_WATCH_SECONDS)
-    time.sleep(_GRACE_SECONDS)
+        if failed := [other for other in others if _has_failed(folder, other)]:
+            time.sleep(_GRACE_SECONDS)
+            if any(_has_failed(folder, other) for other in failed):  # and was not started again
+                break
     print(f"error: rank {rank} ends, because it waits for rank {failed[0]}, which has failed", file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)

@@ -262,6 +262,12 @@ def load(
             "checkpoint %s contains %d tensors that this run does not use, such as %s", path, len(unread), unread[0]
         )
     read_into(path, wanted, world)
+    spoiled = next((name for name, tensor in wanted.items() if local_tensors([tensor])[0].isnan().any()), "")
+    if spoiled := max(world.gather_objects(spoiled)):
+        raise CheckpointError(
+            f"checkpoint {path} cannot be used: {spoiled} contains values that are not numbers (NaN)\n"
+            "  delete its folder, and resume from the one before, or start a new run"
+        )
     if optimizer is not None:
         set_moments(optimizer, moments)
     return checkpoint
