@@ -4,6 +4,7 @@ page, at a small size on generated data."""
 import contextlib
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from importlib.metadata import version
@@ -31,6 +32,13 @@ MISSING = {
 }
 """Packages of snippets."""
 OTHER_MACHINES = "needs other machines"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def readme(folder: Path) -> None:
@@ -405,7 +413,10 @@ WALKS = [
     Walk(
         "docs/launching.md",
         launching,
-        smaller={"--nproc 8": "--nproc 1"},
+        smaller={
+            "--nproc 8 --elastic 1:4 --meet node1:29500": f"--nproc 1 --elastic 1:1 --meet localhost:{free_port()}",
+            "--nproc 8": "--nproc 1",
+        },
         behind={"^pretrainkit (train|plan) bert": f"{BERT} {QUICK} data.batch_size=64"},
         not_here={
             "^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it",

@@ -1,8 +1,13 @@
 """What a rank says when another one is gone."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from pretrainkit.launch.rank import lost_peer
+from pretrainkit.launch.rank import WORLD_SIZES, is_spare, lost_peer
 
 
 @pytest.mark.parametrize("words", ["Connection closed by peer", "Connection reset by peer", "Broken pipe"])
@@ -10,3 +15,32 @@ def test_a_lost_rank_is_told_from_other_failures(words):
     assert lost_peer(RuntimeError(f"[gloo/transport/tcp/pair.cc:553] {words} [127.0.0.1]:9637")) == words
     assert lost_peer(ValueError(words)) is None
     assert lost_peer(RuntimeError("shapes do not match")) is None
+
+
+def test_ranks_that_batches_cannot_be_split_over_wait_until_the_others_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {WORLD_SIZES: "2,4,8", "RANK": "3", "WORLD_SIZE": "6", "MASTER_PORT": "1234"}.items():
+        monkeypatch.setenv(name, value)
+    assert not is_spare(tmp_path)
+    assert os.environ["WORLD_SIZE"] == "4"
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    (tmp_path / "finished-1234").touch()
+    assert is_spare(tmp_path)
+    assert "rank 5 waits, because batches cannot be split over 6 ranks: 4 train" in capsys.readouterr().out
+
+
+def test_a_rank_writes_its_stacks_to_its_log_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(
+        "import os, signal\n\ndef here():\n    os.kill(os.getpid(), signal.SIGQUIT)\n\nhere()\nprint('done')\n"
+    )
+    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
+    path = os.pathsep.join([str(tmp_path), str(source)])
+    environment = os.environ | {"PYTHONPATH": path, "PRETRAINKIT_LOG_FOLDER": str(tmp_path), "RANK": "0"}
+    command = [sys.executable, "-m", "pretrainkit.launch.rank", "told"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout == "done\n"
+    log = (tmp_path / "rank-0.log").read_text()
+    assert f'{tmp_path}/told.py", line 4 in here' in log
+    assert log.endswith("done\n")

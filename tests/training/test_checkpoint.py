@@ -138,6 +138,23 @@ def test_what_a_checkpoint_holds_and_nobody_reads_is_named(folder: Path, caplog:
     assert "contains 1 tensors that this run does not use, such as ema.gain" in caplog.text
 
 
+def test_state_that_is_intact_but_cannot_be_right_is_refused(folder: Path) -> None:
+    model, optimizer = trained(seed=0)
+    state = optimizer.state[model.gain]
+    with closing(store_in(folder, keep_last=9)) as store:
+        state["exp_avg"].fill_(float("nan"))
+        store.save(3, model, optimizer, blocking=True)
+        state["exp_avg"] = torch.zeros(3)
+        store.save(4, model, optimizer, blocking=True)
+    other, other_optimizer = trained(seed=1)
+    with pytest.raises(CheckpointError, match=r"optimizer\.gain\.exp_avg contains values that are not numbers"):
+        load(folder / "step-00000003", ALONE, other, other_optimizer)
+    before = state_of(other, other_optimizer)
+    with pytest.raises(CheckpointError, match=r"optimizer\.gain\.exp_avg is \(3,\), but its parameter \(1,\)"):
+        load(folder / "step-00000004", ALONE, other, other_optimizer)
+    assert_same(state_of(other, other_optimizer), before)
+
+
 def test_weights_alone_and_tied_names(folder: Path) -> None:
     model, optimizer = trained(seed=0)
     with closing(store_in(folder)) as store:

@@ -138,13 +138,14 @@ def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool 
 
     The config is written to `RUN/launch/config.yaml`, and the origin of each value to `origins.json` beside it.
     """
-    LaunchFolder(run.absolute()).prepare()
-    folder = LaunchFolder(run.absolute()).path
-    config, origins = folder / "config.yaml", folder / "origins.json"
+    folder = LaunchFolder(run.absolute())
+    folder.prepare()
+    config, origins = folder.path / "config.yaml", folder.path / "origins.json"
     text = dump_yaml(absolute_paths(resolved.config).model_dump(mode="json"))
-    for path, content in ((config, text), (origins, json.dumps(resolved.origins, indent=2) + "\n")):
-        with atomic_file(path) as file:  # ranks of other machines may be reading it
-            file.write(content.encode())
+    with folder.alone():
+        for path, content in ((config, text), (origins, json.dumps(resolved.origins, indent=2) + "\n")):
+            with atomic_file(path) as file:  # ranks of other machines may be reading it
+                file.write(content.encode())
     words = ["train", str(config), "--origins", str(origins), "--out", str(run.absolute()), "--resume"]
     return [*words, *(["--json"] if as_json else []), *(["--device", device] if device else [])]
 

@@ -5,6 +5,7 @@ launch/
   launches.json     every launch of the run, newest last: command, ranks, settings, code version, job ids
   attempts.jsonl    a line for each attempt that ended: exit code, cause, newest checkpoint, next action
   .lock             locked by a local launcher while it runs
+  .writing          locked by a launcher while it changes a file here
   cancelled         exists only between `launch cancel` and the next launch
   config.yaml, origins.json                   the resolved config, and the origin of each of its values
   code/, jobs/      for jobs: the code that they run, and the scheduler's logs
@@ -45,6 +46,12 @@ class Launch:
     """Number of GPUs to request from a scheduler."""
     max_restarts: int = 0
     """Maximum number of failures after which the run restarts, if it made progress in between."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the scheduler or cloud."""
+    code: Mapping[str, Any] = field(default_factory=dict)
+    """Versions, platform and code revision at the time of the launch."""
+    job_ids: tuple[str, ...] = ()
+    """Job ids of the scheduler; for a local launch the process id."""
     hang_minutes: float = 0
     """Time without an update after which a rank counts as failed; 0: never."""
     elastic: str = ""
@@ -53,12 +60,6 @@ class Launch:
     """Host and port where the launchers of elastic machines meet."""
     world_sizes: tuple[int, ...] = ()
     """Elastic: the numbers of ranks that batches can be split over."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the scheduler or cloud."""
-    code: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, platform and code revision at the time of the launch."""
-    job_ids: tuple[str, ...] = ()
-    """Job ids of the scheduler; for a local launch the process id."""
 
     @property
     def world_size(self) -> int:
@@ -157,10 +158,19 @@ class LaunchFolder:
 
     def add(self, launch: Launch) -> None:
         """Record a launch that starts. Raises InputError if the folder cannot be written."""
-        launches = [*self.launches(), launch]
         self.prepare()
-        with atomic_file(self.path / "launches.json") as file:
-            file.write(_LAUNCHES.dump_json(launches, indent=2) + b"\n")
+        with self.alone():
+            launches = [*self.launches(), launch]
+            with atomic_file(self.path / "launches.json") as file:
+                file.write(_LAUNCHES.dump_json(launches, indent=2) + b"\n")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no launcher of another elastic machine writes here; during the block none does."""
+        with open(self.path / ".writing", "w") as file:
+            while lock(file) is False:
+                time.sleep(0.1)
+            yield
 
     def discard(self) -> None:
         """Remove the run folder of a rejected launch if it has only files of the launch."""

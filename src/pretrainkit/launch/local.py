@@ -97,7 +97,7 @@ def _run_ranks(launch: Launch, words: Sequence[str], logs: Path) -> tuple[int, b
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
     meeting = ("1:1", "localhost:0", uuid.uuid4().hex, "0")
     if launch.elastic:
-        meeting = (launch.elastic, launch.meet, str(logs.parent), str(launch.max_restarts))
+        meeting = (launch.elastic, launch.meet, logs.parents[1].name, str(launch.max_restarts))
         environment[WORLD_SIZES] = ",".join(map(str, launch.world_sizes))
     command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), *meeting, *words]
     # In a separate session, so that the ranks get Ctrl-C only once, from this process.

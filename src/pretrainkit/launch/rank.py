@@ -125,7 +125,7 @@ def main() -> None:
     del sys.argv[0]
     code = 1
     try:
-        if WORLD_SIZES in os.environ and _is_spare(folder.parent):
+        if WORLD_SIZES in os.environ and is_spare(folder.parent):
             sys.exit(0)
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0
@@ -155,7 +155,7 @@ def _finished(logs: Path) -> Path:
     return logs / f"finished-{os.environ['MASTER_PORT']}"
 
 
-def _is_spare(logs: Path) -> bool:
+def is_spare(logs: Path) -> bool:
     """Choose as many ranks as batches can be split over, and tell those that they are all. One too many waits until the
     others have finished, or until it is stopped because machines come or go; then return True."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -24,6 +24,8 @@ from pretrainkit.training.optimizers.per_tensor import Sgd
 
 _FILE_BYTES = 32 << 20
 """Maximum file size. A file is serialized in memory, which blocks other Python threads for about 1 ms per 2 MB."""
+_SHAPED_LIKE_PARAMETERS = {"exp_avg", "exp_avg_sq", "momentum_buffer"}
+"""Names of optimizer state that has the shape of its parameter in every optimizer."""
 
 
 def named_state(
@@ -75,6 +77,11 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
             meta = stored[full_name]
             if meta.shape == parameter.shape:
                 tensor = torch.empty_like(parameter, dtype=meta.dtype, requires_grad=False)
+            elif key in _SHAPED_LIKE_PARAMETERS:
+                raise CheckpointError(
+                    f"checkpoint {path} cannot be used: {full_name} is {tuple(meta.shape)}, but its parameter "
+                    f"{tuple(parameter.shape)}\n  delete its folder, and resume from the one before, or start a new run"
+                )
             else:
                 tensor = torch.empty(meta.shape, dtype=meta.dtype)
             moments.setdefault(index, {})[key] = (full_name, tensor)
