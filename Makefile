@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill lint format bench docs clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults lint format bench docs clean
 
 setup: $(VENV)/.done
 
@@ -83,6 +83,10 @@ test-cuda:
 OPTIONS ?= --kills 100 --minutes 30 --seed 0
 campaign-kill: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/kill.py $(OPTIONS)
+
+# Lets disks, clocks, ranks, checkpoints and data misbehave, and compares as above. Needs a C compiler.
+campaign-faults: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/kill.py --faults $(OPTIONS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,9 +1,11 @@
-"""The campaign of kills in short: 20 kills of a few stages that start fast. `make campaign-kill` runs the long one."""
+"""The campaigns in short: 20 kills of a few stages that start fast, and a few faults. `make campaign-kill` and
+`make campaign-faults` run the long ones."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -22,3 +24,14 @@ def test_20_kills_change_no_result(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "kills.json").read_text("utf-8"))["seeds"]["7"]
     assert sum(sum(row["kills"].values()) for row in rows.values()) >= 20
     assert {name for name, row in rows.items() if row["kills"]} == set(STAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux") or which("cc") is None, reason="needs Linux and a C compiler")
+def test_faults_of_disks_and_checkpoints_lose_nothing(tmp_path: Path) -> None:
+    words = ["--faults", "--kills", "6", "--seed", "4", "--minutes", "5", "--work", str(tmp_path)]
+    command = [sys.executable, str(CAMPAIGN), *words, "--chain", "1", "--exact", "--stages", "train bert"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = json.loads((tmp_path / "kills.json").read_text("utf-8"))["faults"]["4"]
+    assert sum(rows["train bert"]["kills"].values()) >= 6

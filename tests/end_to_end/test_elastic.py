@@ -23,7 +23,7 @@ launch = Launch("local", (), tuple(words), max_restarts=20, elastic="1:4", meet=
 sys.exit(launch_local(launch, Path(run), module="support.paced_training"))
 """
 SECONDS = 240
-"""Most for each of the rounds; machines that are lost are noticed after about 20 seconds."""
+"""Most for each of the rounds. Machines that are lost are noticed after about 20 seconds."""
 
 
 class Cluster:
@@ -110,6 +110,7 @@ def test_1_2_1_4_2_ranks_have_the_losses_of_one(
         leaving = machines[2:]
         for machine in leaving:
             machine.terminate()
+        cluster.go(9)
         assert [machine.wait(SECONDS) for machine in leaving] == [130, 130]
         cluster.wait(2, rounds)
         cluster.go(12)
