@@ -278,6 +278,19 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join([*lines, _line("all", total, columns)])
 
 
+def faults_table(rows: dict[str, Any]) -> str:
+    """Results of faults of all seeds by their kind, as a table in Markdown."""
+    count, failed = Counter[str](), Counter[str]()
+    for row in (row for stages in rows.values() for row in stages.values()):
+        count.update(row["kills"])
+        for failure in row["failures"]:
+            failed.update(failure["plans"])
+    lines = [f"| {name} | {count[name]} | {failed[name]} |" for name in sorted(count)]
+    return "\n".join(
+        ["| fault | faults | in failed trials |", "|---" * 3 + "|", *lines, f"| all | {count.total()} | |"]
+    )
+
+
 def _line(name: str, count: Counter[str], columns: tuple[str, ...]) -> str:
     return "| " + " | ".join([name, *(str(count[key]) for key in ("trials", "kills", *columns, "failed"))]) + " |"
 
@@ -304,7 +317,8 @@ def main() -> None:
     )
     names = [name for name in STAGES if is_chosen(name)]
     if options.table:
-        print(table(json.loads((options.results or options.work / "kills.json").read_text())["seeds"]))
+        rows = json.loads((options.results or options.work / "kills.json").read_text())
+        print(faults_table(rows["faults"]) if options.faults else table(rows["seeds"]))
         return
     if options.list:
         print("\n".join(names))
