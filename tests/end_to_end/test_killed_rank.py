@@ -1,5 +1,5 @@
-"""A rank that is killed or hangs: within seconds all start again by themselves, and the losses are those of a run that was never
-touched."""
+"""A rank that is killed or hangs: within seconds all start again by themselves, and the losses are those of a run that
+was never touched."""
 
 import os
 import sys
