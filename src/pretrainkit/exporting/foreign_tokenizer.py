@@ -8,6 +8,7 @@ import re
 import shutil
 import string
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,21 @@ _VOCABULARIES: Mapping[str, Callable[[Path], set[str]]] = {
     "tokenizer.model": lambda path: _sentencepieces(path),
 }
 """Vocabulary files of folders without a tokenizer.json, each with a function that returns its pieces."""
-_OTHERS = ("merges.txt", "added_tokens.json", "special_tokens_map.json", CONFIG_JSON, "config.json")
+_ROLES = "special_tokens_map.json"
+_OTHERS = ("merges.txt", "added_tokens.json", _ROLES, CONFIG_JSON, "config.json")
+
+
+@dataclass(frozen=True)
+class TokenizerChanges:
+    """Changes of a tokenizer of transformers."""
+
+    cleaning: Literal["lower", "canonicalize"] | None = None
+    """Cleaning of texts before they are encoded, as in open_clip. lower: fold them to lower case; canonicalize: also
+    remove ASCII punctuation, of which an underscore becomes a space; None: no cleaning, or that of the tokenizer."""
+    pad_id: int | None = None
+    """Id that fills rows; None: that of the tokenizer."""
+    pads_end: bool = False
+    """True if the end token of a text becomes a pad token, as in CLIPA."""
 
 
 def tokenizer_beside(folder: Path) -> Path | None:
@@ -39,31 +54,34 @@ def tokenizer_beside(folder: Path) -> Path | None:
     return _converted(folder, names) if names else None
 
 
-def with_cleaning(folder: Path, cleaning: Literal["lower", "canonicalize"], out: Path) -> Path:
-    """Write a copy of a tokenizer to the new folder `out`, which first cleans texts as open_clip does, and return it.
-
-    Args:
-        cleaning: lower: fold texts to lower case; canonicalize: also remove ASCII punctuation, of which an underscore
-            becomes a space.
-    """
-    from tokenizers import Regex, Tokenizer, normalizers
+def changed_tokenizer(folder: Path, changes: TokenizerChanges, out: Path) -> Path:
+    """Write a copy of a tokenizer with these changes to the new folder `out`, and return it."""
+    from tokenizers import Regex, Tokenizer, normalizers, processors
 
     if not (folder / TOKENIZER_JSON).is_file():
-        raise _unreadable(folder, [], f"the model cleans texts first ({cleaning}), which needs a {TOKENIZER_JSON}")
+        raise _unreadable(folder, [], f"the model needs it with {changes}, which needs a {TOKENIZER_JSON}")
     model = Tokenizer.from_file(str(folder / TOKENIZER_JSON))
-    punctuation = (("_", " "), (Regex(f"[{re.escape(string.punctuation)}]"), ""))
-    steps: list[Any] = []
-    if cleaning == "canonicalize":
-        steps += [normalizers.Replace(*pair) for pair in punctuation]
-    steps += [normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    model.normalizer = normalizers.Sequence([*steps, *([model.normalizer] if model.normalizer else [])])
+    about = _json(folder / CONFIG_JSON) | _json(folder / _ROLES)
+    about["tokenizer_class"] = "PreTrainedTokenizerFast"  # others build their own normalizer in place of the file's
+    if changes.cleaning is not None:
+        punctuation = (("_", " "), (Regex(f"[{re.escape(string.punctuation)}]"), ""))
+        steps: list[Any] = []
+        if changes.cleaning == "canonicalize":
+            steps += [normalizers.Replace(*pair) for pair in punctuation]
+        steps += [normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+        model.normalizer = normalizers.Sequence([*steps, *([model.normalizer] if model.normalizer else [])])
+    if changes.pad_id is not None:
+        about["pad_token"] = model.id_to_token(changes.pad_id)
+    if changes.pads_end:
+        first, *_, _ = model.encode("a").tokens
+        pad = about.get("pad_token", "[PAD]")
+        pad = pad["content"] if isinstance(pad, dict) else pad
+        ids = [(token, model.token_to_id(token)) for token in (first, pad)]
+        model.post_processor = processors.TemplateProcessing(single=f"{first} $A {pad}", special_tokens=ids)
     with new_folder(out) as aside:
-        for name in (*_OTHERS[1:-1], CONFIG_JSON):
-            if (folder / name).is_file():
-                shutil.copyfile(folder / name, aside / name)
+        if (folder / "added_tokens.json").is_file():
+            shutil.copyfile(folder / "added_tokens.json", aside / "added_tokens.json")
         model.save(str(aside / TOKENIZER_JSON))
-        # Other classes of transformers build their own normalizer in place of the one in the file.
-        about = _json(folder / CONFIG_JSON) | {"tokenizer_class": "PreTrainedTokenizerFast"}
         (aside / CONFIG_JSON).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return out
 

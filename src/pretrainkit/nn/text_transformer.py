@@ -39,8 +39,8 @@ class TextTransformer(nn.Module):
         """Build without initializing weights; see `initialise`.
 
         With `is_causal`, tokens see only themselves and the tokens before them. `pool` is eos (the last real token),
-        cls (the first), mean (over real tokens) or last (the last slot, padding or not, and padding is attended to),
-        after the final norm.
+        cls (the first), mean (over real tokens), eos_padded or last (the last real token, or the last slot, and padding
+        is attended to), after the final norm.
         """
         super().__init__()
         self.width, self.is_causal, self.pool = width, is_causal, pool
@@ -58,7 +58,8 @@ class TextTransformer(nn.Module):
         B, S = ids_BS.shape
         if len(self.position_embedding) < S:
             raise ValueError(f"captions of {S} tokens, but the model has {len(self.position_embedding)} positions")
-        real_B = None if num_tokens_B is None or self.pool == "last" else num_tokens_B.long()
+        attends_padding = self.pool in ("eos_padded", "last")
+        real_B = None if num_tokens_B is None or attends_padding else num_tokens_B.long()
         layout = RowLayout(B, S, self.is_causal, real_B)
         slots = None
         most_tokens = (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
@@ -70,8 +71,9 @@ class TextTransformer(nn.Module):
         if self.pool == "mean":
             return self._mean(self.norm_after(self.layers[-1](x_TD, layout)), layout)
         read_B = self._first_tokens(layout, x_TD)
-        if self.pool in ("eos", "last"):
-            read_B = read_B + (S if real_B is None else real_B) - 1
+        if self.pool != "cls":
+            num_before_end_B = num_tokens_B if self.pool == "eos_padded" else real_B
+            read_B = read_B + (S if num_before_end_B is None else num_before_end_B) - 1
         # The last block computes only the tokens that are read.
         return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))
 

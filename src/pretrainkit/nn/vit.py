@@ -57,8 +57,11 @@ class VisionTransformer(nn.Module):
         patch_dropout_rate: float,
         **block: Unpack[PlainBlockOptions],
     ) -> None:
-        """Build without initializing weights; see `initialise`. `pool` is cls (the class token) or mean (over patches),
-        after the final norm; `patch_dropout_rate` is the share of patches left out in training."""
+        """Build without initializing weights; see `initialise`.
+
+        `pool` is cls (the class token) or mean (over patches), after the final norm, or mean_then_norm: the mean before
+        that norm, in a model without a norm before the blocks. `patch_dropout_rate` is the share of patches left out in
+        training."""
         super().__init__()
         if image_size % patch_size:
             raise ValueError(f"image_size {image_size} is not a multiple of patch_size {patch_size}")
@@ -68,7 +71,7 @@ class VisionTransformer(nn.Module):
         self.patch = nn.Linear(NUM_CHANNELS * patch_size**2, width, bias=False)
         self.class_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = nn.Parameter(torch.zeros(1 + num_patches, width))
-        self.norm_before = LayerNorm(width, block["epsilon"])
+        self.norm_before = nn.Identity() if pool == "mean_then_norm" else LayerNorm(width, block["epsilon"])
         self.layers = nn.ModuleList(PlainPreNormBlock(width, **block) for _ in range(num_layers))
         self.norm_after = LayerNorm(width, block["epsilon"])
 
@@ -83,6 +86,8 @@ class VisionTransformer(nn.Module):
         x_TD = residual(self.norm_before(x_BSD.view(B * S, D)))
         for layer in self.layers[:-1]:
             x_TD = layer(x_TD, layout)
+        if self.pool == "mean_then_norm":
+            return self.norm_after(self.layers[-1](x_TD, layout).view(B, S, D)[:, 1:].mean(1))
         if self.pool == "mean":
             x_TD = self.norm_after(self.layers[-1](x_TD, layout))
             return x_TD.view(B, S, D)[:, 1:].mean(1)

@@ -17,6 +17,7 @@ from pretrainkit.training.run import RunConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from pretrainkit.exporting.foreign_tokenizer import TokenizerChanges
     from pretrainkit.recipes.text_encoder import TextEncoder
 
 
@@ -201,9 +202,8 @@ class ImportedModel:
     """Number of training updates; None if the file does not record it."""
     trained_length: int | None = None
     """Maximum number of tokens of an example in training; None if unknown."""
-    cleaning: Literal["lower", "canonicalize"] | None = None
-    """Cleaning of texts before they are encoded: lower case, or also without punctuation; None: no cleaning, or that of
-    the tokenizer."""
+    changes: TokenizerChanges | None = None
+    """Differences of the other system from the files of its tokenizer."""
 
 
 class ReadsFiles(Capability[Run]):

@@ -253,7 +253,7 @@ def import_model(
         tokenizer: Folder of the model's tokenizer, if there is none beside the model; a copy is kept.
         pooling: How a classifier computes one vector of a text, if its files do not define it.
     """
-    from pretrainkit.exporting.foreign_tokenizer import with_cleaning
+    from pretrainkit.exporting.foreign_tokenizer import changed_tokenizer
     from pretrainkit.exporting.native import write_native
 
     path = fetched(path)
@@ -271,8 +271,8 @@ def import_model(
         model = with_weights(find_recipe(imported.config.recipe), imported.config, imported.state, path)
         require_ids_of_model(imported.config, own_tokenizer)
         with TemporaryDirectory() as scratch:
-            if own_tokenizer is not None and imported.cleaning is not None:
-                own_tokenizer = with_cleaning(own_tokenizer, imported.cleaning, Path(scratch, "tokenizer"))
+            if own_tokenizer is not None and imported.changes is not None:
+                own_tokenizer = changed_tokenizer(own_tokenizer, imported.changes, Path(scratch, "tokenizer"))
             known = config is not None or read_settings(settings_beside(Path(path))) is not None
             written = imported.config if known else _with_share_of_warmup(imported.config)
             write_native(written, model, own_tokenizer, Path(out), imported.trained_length)

@@ -95,6 +95,15 @@ def without_text(state):
     return {name.removeprefix("text."): tensor for name, tensor in state.items()}
 
 
+CLIPA = {"no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True}
+
+
+def with_head(name, pool, **words):
+    """The classifier of an encoder of timm is the projection."""
+    vision = {"timm_model_name": name, "timm_pool": pool, "timm_proj": None, "image_size": 160}
+    return model_cfg(vision, words, custom_text=True)
+
+
 CONFIGS = {
     "gelu": model_cfg(),
     "quick gelu": model_cfg(quick_gelu=True),
@@ -112,6 +121,17 @@ CONFIGS = {
         custom_text=True,
         init_logit_bias=-10,
     ),
+    "siglip without a projection": model_cfg(
+        {"timm_model_name": "test_vit3", "timm_pool": "map", "timm_proj": "none", "image_size": 160},
+        {**SIGLIP_TEXT, "proj_bias": False, "proj_type": "none", "width": 96, "heads": 3},
+        embed_dim=96,
+        custom_text=True,
+    ),
+    "clipa": model_cfg(CLIPA, {"no_causal_mask": True, "pool_type": "last"}),
+    "layer scale": model_cfg({"ls_init_value": 0.3}, {"ls_init_value": 0.2}),
+    "eva": with_head("test_vit", "token"),
+    "mobileclip": with_head("test_convnext", "avg", no_causal_mask=True),
+    "perception encoder": with_head("test_vit3", "map"),
 }
 
 
@@ -130,6 +150,11 @@ def test_a_model_of_open_clip_comes_and_goes(name, tokenizer, tmp_path):
     again, _, transform = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'back'}")
     assert_same(opened.model, again.eval(), size, end=CaptionTokenizer(tokenizer).suffix[-1])
     state, wanted = without_text(again.state_dict()), without_text(theirs.state_dict())
+    if name == "siglip without a projection":
+        assert torch.equal(state.pop("text_projection.weight"), torch.eye(96))
+        assert not state.pop("text_projection.bias").any()
+    if name == "layer scale":  # written as part of the layers before
+        state, wanted = ({key: some[key] for key in some if "resblocks" not in key} for some in (state, wanted))
     assert state.keys() == wanted.keys()
     for key, tensor in state.items():
         torch.testing.assert_close(tensor, wanted[key], rtol=0, atol=1e-6)
@@ -243,11 +268,43 @@ def test_captions_are_cleaned_as_open_clip_cleans_them(cleaning, tmp_path):
     assert open_clip.get_tokenizer(f"local-dir:{tmp_path / 'back'}")(texts).tolist() == expected
 
 
+@pytest.mark.parametrize("name", ["clipa", "mobileclip"])
+def test_rows_are_filled_as_in_open_clip(name, tokenizer, tmp_path):
+    """Models that attend to padding need that of their training, whatever the files of the tokenizer say."""
+    open_clip = pytest.importorskip("open_clip")
+    is_clipa = name == "clipa"
+    pool = {"pool_type": "last"} if is_clipa else {"pool_type": "eos", "eos_id": 3}
+    config = model_cfg(None, {"no_causal_mask": True, **pool})
+    theirs = random_open_clip(open_clip, json.loads(json.dumps(config)))
+    if is_clipa:
+        config["text_cfg"] |= {"hf_tokenizer_name": "any", "tokenizer_kwargs": {"strip_sep_token": True}}
+    folder = save(tmp_path / "theirs", theirs, config)
+    pad = {"pad_token": "[PAD]" if is_clipa else "[SEP]"}
+    about = json.loads((tokenizer / "tokenizer_config.json").read_text())
+    (folder / "tokenizer.json").write_bytes((tokenizer / "tokenizer.json").read_bytes())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**about, **pad}))
+    (folder / "special_tokens_map.json").write_text(json.dumps(pad))
+    import_model(folder, None, tmp_path / "ours", format="openclip")
+    export(tmp_path / "ours", "openclip", tmp_path / "back")
+    texts = [*CAPTIONS, CAPTIONS[1] * 4]
+    ours = CaptionTokenizer(tmp_path / "ours" / "tokenizer").encode(texts, 12, num_columns=12)
+    ids, num_tokens = map(torch.from_numpy, ours.values())
+    expected = torch.from_numpy(CaptionTokenizer(tokenizer).encode(texts, 12, num_columns=12)["input_ids"])
+    if is_clipa:
+        expected = open_clip.get_tokenizer(f"local-dir:{folder}")(texts)
+    assert ids.tolist() == expected.tolist()
+    assert open_clip.get_tokenizer(f"local-dir:{tmp_path / 'back'}")(texts).tolist() == expected.tolist()
+    again, _, _ = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'back'}")
+    with torch.no_grad():
+        own = open_model(tmp_path / "ours").model(input_ids=ids, num_tokens=num_tokens)["text"]
+        for model in (theirs, again.eval()):
+            torch.testing.assert_close(own, model.encode_text(ids.long(), normalize=True), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ({"tokenizer_kwargs": {"clean": "other"}}, "has tokenizer_kwargs.clean 'other', which is not supported"),
-        ({"tokenizer_kwargs": {"strip_sep_token": True}}, "has strip_sep_token True, which this recipe does not"),
         ({"tokenizer_mode": "clips"}, "has tokenizer_mode 'clips', which this recipe does not support"),
     ],
 )
@@ -388,7 +445,9 @@ def test_resnets_of_openai_are_encoders_of_timm(is_openai, tokenizer, tmp_path):
         ({"vision_cfg": {"attentional_pool": True}}, "attentional_pool True"),
         ({"vision_cfg": {"new_thing": 3}}, "new_thing 3, which is unknown"),
         ({"multimodal_cfg": {"width": 3}}, "multimodal_cfg"),
-        ({"text_cfg": {"no_causal_mask": True}}, "attend to padding"),
+        ({"text_cfg": {"no_causal_mask": True, "pool_type": "first"}}, "the first token attends to padding"),
+        ({"vision_cfg": {"no_ln_pre": True}}, "no_ln_pre True and final_ln_after_pool False with pool_type None"),
+        ({"vision_cfg": {**CLIPA, "no_ln_pre": False}}, "no_ln_pre False and final_ln_after_pool True"),
     ],
 )
 def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
@@ -540,16 +599,25 @@ def changed(before, after):
     return {name.partition(".")[0] for name, tensor in after.items() if not torch.equal(tensor, before[name])}
 
 
+TRAINED = {
+    "locked": model_cfg({"width": 64}, {"vocab_size": 80, "heads": 1}),
+    "mobileclip": with_head("test_vit", "token", vocab_size=80, heads=1, no_causal_mask=True),
+    "clipa": model_cfg(CLIPA, {"vocab_size": 80, "pool_type": "last", "no_causal_mask": True}),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [(), ("model.image.trainable=false", "optimizer.layer_decay=0.7")])
-def test_a_model_of_open_clip_is_trained_and_used_there_again(settings, pairs, tmp_path):
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_model_of_open_clip_is_trained_and_used_there_again(name, pairs, tmp_path):
     open_clip = pytest.importorskip("open_clip")
     sets, tokenizer = pairs
-    config = model_cfg({"width": 64}, {"vocab_size": 80, "heads": 1})
-    theirs = random_open_clip(open_clip, model_cfg({"width": 64}, {"vocab_size": 80, "heads": 1}))
+    config, settings = TRAINED[name], ()
+    theirs = random_open_clip(open_clip, json.loads(json.dumps(config)))
     import_model(
         save(tmp_path / "theirs", theirs, config), None, tmp_path / "ours", format="openclip", tokenizer=tokenizer
     )
+    if name == "locked":
+        settings = ("model.image.trainable=false", "optimizer.layer_decay=0.7")
     trained = train_on(tmp_path / "ours", sets.partition("=")[2], tmp_path / "run", *settings)
     before, after = open_model(tmp_path / "ours").model.state_dict(), trained.model.state_dict()
     everything = {"image", "text", "image_projection", "text_projection", "temperature"}
@@ -558,8 +626,9 @@ def test_a_model_of_open_clip_is_trained_and_used_there_again(settings, pairs, t
     again, _, _ = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'back'}")
     texts = ["a red dog", "the cat sits near a house"]
     ids = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'back'}")(texts)
-    own = CaptionTokenizer(trained.tokenizer).encode(texts, 12)
-    pixels = torch.randn(2, 3, 32, 32)
+    own = CaptionTokenizer(trained.tokenizer).encode(texts, 12, num_columns=12)
+    size = config["vision_cfg"]["image_size"]
+    pixels = torch.randn(2, 3, size, size)
     with torch.no_grad():
         ours = trained.model.eval()(pixels, *(torch.from_numpy(own[name]) for name in ("input_ids", "num_tokens")))
         image, text = again.eval().encode_image(pixels, normalize=True), again.encode_text(ids, normalize=True)
@@ -612,9 +681,11 @@ def test_reading_the_last_slot_needs_rows_of_one_length(timm, transformers, toke
     siglip(transformers).save_pretrained(tmp_path / "theirs")
     import_model(tmp_path / "theirs", None, tmp_path / "ours", tokenizer=tokenizer)
     path = str(tmp_path / "ours" / "config.yaml")
-    [told] = [one for one in api.load_config(path, ["data.pad_captions=longest"]).problems() if "pool=last" in one]
-    setting = followed(told, "recipes/clip/config.py: model.text.pool=last reads").split()[1]
-    assert not [one for one in api.load_config(path, [setting]).problems() if "pool=last" in one]
+    [told] = [
+        one for one in api.load_config(path, ["data.pad_captions=longest"]).problems() if "attends to padding" in one
+    ]
+    setting = followed(told, "recipes/clip/config.py: model.text.pool=… attends to padding").split()[1]
+    assert not [one for one in api.load_config(path, [setting]).problems() if "attends to padding" in one]
 
 
 @pytest.mark.slow

@@ -55,8 +55,9 @@ class VitConfig(TowerConfig):
     """Width of the feed-forward layers."""
     activation: Literal["gelu", "quick_gelu", "gelu_tanh"] = "gelu"
     """Activation function. OpenAI's weights need quick_gelu, SigLIP's gelu_tanh."""
-    pool: Literal["cls", "mean"] = "cls"
-    """Vector of the image: the class token, or the mean over patches."""
+    pool: Literal["cls", "mean", "mean_then_norm"] = "cls"
+    """Vector of the image: the class token, or the mean over patches. mean_then_norm: as in CLIPA (Li et al. 2023,
+    https://arxiv.org/abs/2305.07017), the mean before the final norm, and no norm before the blocks."""
     patch_dropout: DropoutRate = 0.0
     """Share of the patches left out in training (FLIP, Li et al. 2022, https://arxiv.org/abs/2212.00794)."""
     attention_dropout: DropoutRate = 0.0
@@ -110,13 +111,18 @@ class TextTransformerConfig(TowerConfig):
     """Activation function. OpenAI's weights need quick_gelu, SigLIP's gelu_tanh."""
     causal: bool = True
     """Each token attends only to itself and earlier tokens."""
-    pool: Literal["eos", "cls", "mean", "last"] = "eos"
-    """Vector of the caption: its last real token, its first token, or the mean over real tokens. last: as in SigLIP,
-    the last slot of the row, and padding is attended to like tokens; needs data.pad_captions=max_length."""
+    pool: Literal["eos", "cls", "mean", "eos_padded", "last"] = "eos"
+    """Vector of the caption: its last real token, its first token, or the mean over real tokens. Two kinds attend to
+    padding like to tokens and need data.pad_captions=max_length: eos_padded, the last real token, as in MobileCLIP;
+    last, the last slot of the row, as in SigLIP."""
     attention_dropout: DropoutRate = 0.0
     """Dropout rate of the attention probabilities."""
     layer_norm_epsilon: PositiveFloat = 1e-5
     """Added to the variance in layer norms."""
+
+    @property
+    def attends_padding(self) -> bool:
+        return self.pool in ("eos_padded", "last")
 
 
 class HuggingFaceTextConfig(TowerConfig):
@@ -147,18 +153,18 @@ class ProjectionConfig(Config):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "image_trainable", "text_trainable"})
 
-    kind: Literal["linear", "residual", "text_only", "text_mlp"] = "linear"
+    kind: Literal["linear", "residual", "text_only", "text_mlp", "image_bias"] = "linear"
     """linear: one matrix without bias. residual: linear, GELU, linear, dropout, sum with the first, layer norm.
     text_only: one matrix with bias for texts, none for images, whose tower has the width `dim` (SigLIP). text_mlp:
     two matrices with GELU between them for texts, one for images, all without bias (open_clip with a text encoder of
-    transformers)."""
+    transformers). image_bias: like linear, with a bias for images (open_clip's EVA02, MobileCLIP and PE-Core)."""
     dim: PositiveInt = 512
     """Width of the embeddings."""
     dropout: Annotated[DropoutRate, ReadBy("kind", ("residual",))] = 0.1
     """Dropout rate; has an effect only with kind=residual."""
     normalize: bool = True
     """Scale embeddings to length 1."""
-    image_trainable: Annotated[bool, ReadBy("kind", ("linear", "residual", "text_mlp"))] = True
+    image_trainable: Annotated[bool, ReadBy("kind", ("linear", "residual", "text_mlp", "image_bias"))] = True
     """false: the projection of images keeps its initial weights."""
     text_trainable: bool = True
     """false: the projection of texts keeps its initial weights."""
@@ -468,10 +474,10 @@ class ClipRun(RunConfig):
                 "the model has no trainable part: both towers and both projections are frozen, and the "
                 "temperature is constant\n  make one trainable, such as model.projection.image_trainable=true"
             )
-        reads_last_slot = isinstance(model.text, TextTransformerConfig) and model.text.pool == "last"
-        if reads_last_slot and self.data.pad_captions != "max_length":
+        text = model.text if isinstance(model.text, TextTransformerConfig) else None
+        if text is not None and text.attends_padding and self.data.pad_captions != "max_length":
             problems.append(
-                "model.text.pool=last reads the last slot of a row, so all rows must have the same length\n"
+                f"model.text.pool={text.pool} attends to padding, so all rows must have the same length\n"
                 "  set data.pad_captions=max_length"
             )
         return problems

@@ -76,7 +76,7 @@ def tokenizer_of_export(folder: Path | None) -> CaptionTokenizer:
 def _require_supported(config: ClipRun) -> None:
     """Raise InputError if the model has parts that transformers does not support in dual encoders."""
     reasons = []
-    if config.model.projection.kind in ("residual", "text_mlp"):
+    if config.model.projection.kind in ("residual", "text_mlp", "image_bias"):
         reasons.append(f"model.projection.kind={config.model.projection.kind}")
     if not config.model.projection.normalize:
         reasons.append("model.projection.normalize=false")
@@ -251,7 +251,7 @@ def imported_run(
     lengths = [base.data.max_length, longest if isinstance(longest, int) else None]
     if isinstance(text, TextTransformerConfig):
         lengths.append(text.max_positions)
-        if text.pool == "last":  # it must read rows of the same length as in training
+        if text.attends_padding:  # it must read rows of the same length as in training
             lengths = [text.max_positions]
             updates["pad_captions"] = "max_length"
     updates["max_length"] = min(filter(None, lengths))

@@ -37,7 +37,7 @@ def transformer_flops(
     per_token, keys_and_values = 8 * width**2 + 4 * width * inner, 4 * width**2
     attention = 4 * width * num_tokens**2 * (0.5 if is_causal else 1)
     block = per_token * num_tokens + attention
-    if config.pool == "mean":
+    if config.pool != "cls":
         return config.num_layers * block
     # Only the output of one token is used, so the last block needs only keys and values of the others.
     last = keys_and_values * num_tokens + (per_token - keys_and_values) + 4 * width * num_tokens
@@ -106,7 +106,7 @@ class PairFlops:
     def _captions(self, lengths_B: NDArray[np.float64]) -> NDArray[np.float64]:
         tower, projection = self._config.model.text, self._config.model.projection
         if isinstance(tower, TextTransformerConfig):
-            if tower.pool == "last":  # padding is computed like tokens
+            if tower.attends_padding:  # it is computed like tokens
                 lengths_B = np.full_like(lengths_B, self._config.data.max_length)
             encoded = transformer_flops(tower, lengths_B)
             projected = 3 * projection_flops(tower.hidden_size, projection, is_text=True)

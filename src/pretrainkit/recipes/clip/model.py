@@ -216,7 +216,7 @@ class DualEncoder(nn.Module):
         super().__init__()
         projection = config.model.projection
         self.image, self.text = build_image_tower(config.model.image), build_text_tower(config.model.text)
-        if has_bias := projection.kind == "text_only":
+        if is_text_only := projection.kind == "text_only":
             if self.image.width != projection.dim:
                 raise ConfigError(
                     f"model.projection.kind=text_only leaves images their width of {self.image.width}, but "
@@ -224,9 +224,13 @@ class DualEncoder(nn.Module):
                 )
             self.image_projection: nn.Module = nn.Identity()
         else:
-            self.image_projection = build_projection(projection, self.image.width, learns=projection.image_trainable)
+            self.image_projection = build_projection(
+                *(projection, self.image.width),
+                learns=projection.image_trainable,
+                has_bias=projection.kind == "image_bias",
+            )
         self.text_projection = build_projection(
-            projection, self.text.width, learns=projection.text_trainable, is_text=True, has_bias=has_bias
+            projection, self.text.width, learns=projection.text_trainable, is_text=True, has_bias=is_text_only
         )
         self.temperature = Temperature(config.model.temperature)
         is_siglip = config.objective.loss == "siglip"

@@ -14,11 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.foreign_tokenizer import TokenizerChanges
 from pretrainkit.exporting.published_files import is_torchscript, read_pickle, read_torchscript
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.torchvision_shim import import_timm
 from pretrainkit.images.ops import CenterCrop, ImageTransform, Resize, ResizeShorter
 from pretrainkit.recipes.clip.architecture import read_architecture
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
@@ -58,30 +61,32 @@ _LAYER = {
     "feed_forward.up": "mlp.c_fc",
     "feed_forward.down": "mlp.c_proj",
 }
+_SCALES = {".ls_1.gamma": ".attn.out_proj", ".ls_2.gamma": ".mlp.c_proj"}
+_CLIPA = ("mean", True, True)
+"""Pool, and values of no_ln_pre and final_ln_after_pool."""
 _PATCH, _IMAGE_PROJECTION, _TEXT_PROJECTION = "visual.conv1.weight", "visual.proj", "text_projection"
 _TRUNK, _TIMM_PROJECTION = "visual.trunk.", "visual.head.proj.weight"
 _SCALARS = {"temperature.log_scale": "logit_scale", "logit_bias": "logit_bias"}
 _ONLY_MODEL = {"multimodal_cfg": None}
 _ONLY_BLOCKS: dict[str, Any] = {
-    "ls_init_value": None,
     "block_type": None,
-    "final_ln_after_pool": False,
     "output_tokens": False,
     **dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn"), False),
     "scale_fc": False,
 }
-_ONLY_VISION = _ONLY_BLOCKS | {"attentional_pool": False, "no_ln_pre": False, "pos_embed_type": "learnable"}
-_ONLY_TEXT = _ONLY_BLOCKS | {"embed_cls": False, "proj_type": "linear", "tokenizer_mode": None}
+_ONLY_VISION = _ONLY_BLOCKS | {"attentional_pool": False, "pos_embed_type": "learnable"}
+_ONLY_TEXT = _ONLY_BLOCKS | {"embed_cls": False, "tokenizer_mode": None, "final_ln_after_pool": False}
 _CLEANINGS = {"whitespace": None, "lower": "lower", "canonicalize": "canonicalize"}
 """Our names of what open_clip does to captions before it encodes them."""
 _READ_VISION = {
     *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "patch_dropout", "pool_type"),
     *("act_kwargs", "norm_kwargs", "attn_pooler_queries", "attn_pooler_heads", "timm_model_name"),
     *("timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop", "timm_drop_path"),
+    *("ls_init_value", "no_ln_pre", "final_ln_after_pool"),
 }
 _READ_TEXT = {
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id", "no_causal_mask"),
-    *("pool_type", "proj_bias", "act_kwargs", "norm_kwargs", "hf_tokenizer_name"),
+    *("pool_type", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "hf_tokenizer_name", "ls_init_value"),
     *("tokenizer_kwargs", "hf_model_name", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type"),
 }
 _READ_MODEL = {
@@ -138,7 +143,7 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
     ):
         _require(part, known, wanted)
     options = (given.get("text_cfg") or {}).get("tokenizer_kwargs") or {}
-    _require(options, {"clean"}, {"strip_sep_token": False})
+    _require(options, {"clean", "strip_sep_token"}, {})
     try:
         image, image_state = _image(tensors, given, config)
         words = given.get("text_cfg") or {}
@@ -148,7 +153,7 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
             projection, projection_state = _hf_projection(tensors, words)
         else:
             text, text_state = _text(tensors, given, config)
-            projection, projection_state = _projection(tensors)
+            projection, projection_state = _projection(tensors, given.get("vision_cfg") or {})
     except KeyError as error:
         raise CheckpointError(f"{path} has no tensor {error}\n  copy it again") from None
     state = {**image_state, **text_state, **projection_state}
@@ -164,9 +169,19 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
         normalize=cast(Any, tuple(map(tuple, colors))),
         longest=words.get("context_length", _HF_CONTEXT) if isinstance(text, HuggingFaceTextConfig) else None,
     )
-    cleaning: Any = _one_of(_CLEANINGS, options.get("clean", "whitespace"), "tokenizer_kwargs.clean")
+    changes = TokenizerChanges(
+        cleaning=_one_of(_CLEANINGS, options.get("clean", "whitespace"), "tokenizer_kwargs.clean"),
+        # open_clip's own tokenizer fills rows with zeros, whatever the tokenizer of the same ids in transformers does.
+        pad_id=0 if _attends_padding(text) and not words.get("hf_tokenizer_name") else None,
+        pads_end=bool(options.get("strip_sep_token")),
+    )
     shown = _HF_PROJECTIONS[words.get("hf_proj_type", "mlp")] if isinstance(text, HuggingFaceTextConfig) else {}
-    return ImportedModel(run, state, {ours: shown.get(ours) or _their_name(ours) for ours in state}, cleaning=cleaning)
+    names = {ours: shown.get(ours) or _their_name(ours) for ours in state}
+    return ImportedModel(run, state, names, changes=None if changes == TokenizerChanges() else changes)
+
+
+def _attends_padding(text: TextTransformerConfig | HuggingFaceTextConfig) -> bool:
+    return isinstance(text, TextTransformerConfig) and text.attends_padding
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -180,7 +195,18 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     else:
         weights = read_pickle(file, ("state_dict",), f"a folder with {_WEIGHTS[0]}, or a weight file")
     names = {name: name.removeprefix("module.") for name in weights}
-    return {short: weights[name].float() for name, short in names.items() if short not in _LEFTOVERS}
+    return _without_scales({short: weights[name].float() for name, short in names.items() if short not in _LEFTOVERS})
+
+
+def _without_scales(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Multiply the scales of residual branches (`ls_init_value`) into the linear layers before them. The embeddings
+    stay the same."""
+    for suffix, linear in _SCALES.items():
+        for name in [name for name in tensors if name.endswith(suffix)]:
+            scale_D, layer = tensors.pop(name), name.removesuffix(suffix) + linear
+            tensors[f"{layer}.weight"] = tensors[f"{layer}.weight"] * scale_D[:, None]
+            tensors[f"{layer}.bias"] = tensors[f"{layer}.bias"] * scale_D
+    return tensors
 
 
 def _require(given: Mapping[str, Any], known: set[str], wanted: Mapping[str, Any]) -> None:
@@ -199,8 +225,11 @@ def _image(
 ) -> tuple[VitConfig | TimmConfig, dict[str, Tensor]]:
     settings = given.get("vision_cfg") or {}
     if any(name.startswith(_TRUNK) for name in tensors):
-        state = with_prefix("image.encoder.", without_prefix(_TRUNK, tensors))
-        return (config.model.image if config is not None and not given else _timm(settings)), state
+        head = f"{_timm_head(settings)}." if _is_head_projection(settings) else None
+        trunk = without_prefix(_TRUNK, tensors)
+        state = {ours: tensor for ours, tensor in trunk.items() if head is None or not ours.startswith(head)}
+        tower = config.model.image if config is not None and not given else _timm(settings)
+        return tower, with_prefix("image.encoder.", state)
     if FIRST in tensors:
         tower, state, _ = read_resnet(tensors)
         return tower, state
@@ -211,13 +240,22 @@ def _image(
             "  import another model of the same release, such as ViT-B-32"
         )
     num_layers, names = _names("image", "visual.", tensors)
+    if settings.get("no_ln_pre"):
+        names = {ours: theirs for ours, theirs in names.items() if ".norm_before." not in ours}
     state = {ours: tensors[theirs] for ours, theirs in names.items()}
     state["image.encoder.patch.weight"] = tensors[_PATCH].flatten(1)
     width, patch_size = len(tensors[_PATCH]), tensors[_PATCH].shape[-1]
     side = round((len(tensors["visual.positional_embedding"]) - 1) ** 0.5)
     if config is not None and not given:
         return config.model.image, state
-    pools = {"tok": "cls", "avg": "mean"}
+    pool = _one_of({"tok": "cls", "avg": "mean"}, settings.get("pool_type", "tok"), "pool_type")
+    has_no_norm, is_normed_last = bool(settings.get("no_ln_pre")), bool(settings.get("final_ln_after_pool"))
+    if (has_no_norm or (is_normed_last and pool == "mean")) and (pool, has_no_norm, is_normed_last) != _CLIPA:
+        raise CheckpointError(
+            f"{CONFIG} has no_ln_pre {has_no_norm} and final_ln_after_pool {is_normed_last} with pool_type "
+            f"{settings.get('pool_type')!r}, which this recipe does not support\n"
+            "  it supports both with pool_type 'avg', as in CLIPA, or none"
+        )
     return VitConfig(
         image_size=side * patch_size,
         patch_size=patch_size,
@@ -226,18 +264,30 @@ def _image(
         num_heads=width // settings.get("head_width", _HEAD_WIDTH),
         intermediate_size=len(state["image.encoder.layers.0.feed_forward.up.bias"]),
         activation=_activation(given, settings),
-        pool=_one_of(pools, settings.get("pool_type", "tok"), "pool_type"),
+        pool="mean_then_norm" if has_no_norm else pool,
         patch_dropout=settings.get("patch_dropout") or 0.0,
         layer_norm_epsilon=(settings.get("norm_kwargs") or {}).get("eps", _EPSILON),
     ), state
 
 
+def _is_head_projection(settings: Mapping[str, Any]) -> bool:
+    """Return True if the classifier of an encoder of timm is the projection."""
+    return bool(settings.get("timm_model_name")) and not settings.get("timm_proj", "linear")
+
+
+def _timm_head(settings: Mapping[str, Any]) -> str:
+    """Return timm's name of the encoder's classifier."""
+    timm = import_timm("model.image.kind=timm")
+    return timm.get_pretrained_cfg_value(settings["timm_model_name"], "classifier")
+
+
 def _timm(settings: Mapping[str, Any]) -> TimmConfig:
     pool = settings.get("timm_pool", "avg")
-    if pool in ("abs_attn", "rot_attn") or settings.get("timm_proj", "linear") not in ("linear", "none"):
+    if pool in ("abs_attn", "rot_attn") or settings.get("timm_proj") == "mlp" or settings.get("timm_proj_bias"):
         raise CheckpointError(
-            f"{CONFIG} has timm_pool {pool!r} with timm_proj {settings.get('timm_proj')!r}, which is not supported\n"
-            "  this recipe supports a pooling of timm with timm_proj 'linear' or 'none'"
+            f"{CONFIG} has timm_pool {pool!r} with timm_proj {settings.get('timm_proj')!r} and timm_proj_bias "
+            f"{bool(settings.get('timm_proj_bias'))}, which is not supported\n"
+            "  this recipe supports a pooling of timm with timm_proj null, 'none', or 'linear' without a bias"
         )
     options: dict[str, Any] = {"global_pool": pool} if pool else {}
     if settings.get("timm_drop_path"):
@@ -261,10 +311,10 @@ def _text(
         return text.changed(vocab_size=vocab_size), state
     pool = _one_of(_POOLS, settings.get("pool_type", "argmax"), "pool_type")
     is_causal = not settings.get("no_causal_mask", False)
-    if pool != "last" and not is_causal:
+    if pool == "cls" and not is_causal:
         raise CheckpointError(
-            f"{CONFIG} has no_causal_mask with pool_type {settings.get('pool_type')!r}: tokens attend to padding, "
-            "which this recipe supports only for pool=last\n  import a causal model, or one with pool_type 'last'"
+            f"{CONFIG} has no_causal_mask with pool_type 'first': the first token attends to padding, which this "
+            "recipe does not support\n  import a causal model, or one with another pool_type"
         )
     return TextTransformerConfig(
         vocab_size=vocab_size,
@@ -275,7 +325,7 @@ def _text(
         intermediate_size=len(state["text.encoder.layers.0.feed_forward.up.bias"]),
         activation=_activation(given, settings),
         causal=is_causal,
-        pool=pool,
+        pool="eos_padded" if pool == "eos" and not is_causal else pool,
         layer_norm_epsilon=(settings.get("norm_kwargs") or {}).get("eps", _EPSILON),
     ), state
 
@@ -315,6 +365,7 @@ def _hf_projection(tensors: State, settings: Mapping[str, Any]) -> tuple[Project
 
 
 def _image_projection(tensors: State) -> Tensor | None:
+    """Return the projection of images without bias."""
     if FIRST in tensors:
         return read_resnet(tensors)[2].contiguous()
     if _TIMM_PROJECTION in tensors:
@@ -322,21 +373,24 @@ def _image_projection(tensors: State) -> Tensor | None:
     return tensors[_IMAGE_PROJECTION].T.contiguous() if _IMAGE_PROJECTION in tensors else None
 
 
-def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
-    image, text = "image_projection.linear.weight", "text_projection.linear"
-    if f"{_TEXT_PROJECTION}.weight" in tensors:
-        if _IMAGE_PROJECTION in tensors or _TIMM_PROJECTION in tensors:
+def _projection(tensors: State, vision: Mapping[str, Any]) -> tuple[ProjectionConfig, dict[str, Tensor]]:
+    image, text = "image_projection.linear", "text_projection.linear"
+    projected, has_head = _image_projection(tensors), _is_head_projection(vision)
+    if f"{_TEXT_PROJECTION}.weight" in tensors or (projected is None and not has_head):
+        if projected is not None or has_head:
             raise CheckpointError(
                 "the model projects images, and texts with a bias, which this recipe does not support together\n"
-                "  it supports models that project both without a bias, or only texts with a bias"
+                "  it supports models that project both without a bias of texts, or only texts with a bias"
             )
-        state = {f"{text}.{kind}": tensors[f"{_TEXT_PROJECTION}.{kind}"] for kind in ("weight", "bias")}
-        return ProjectionConfig(kind="text_only", dim=len(state[f"{text}.weight"])), state
-    projected = _image_projection(tensors)
+        weight = tensors.get(f"{_TEXT_PROJECTION}.weight", torch.eye(len(tensors["ln_final.bias"])))  # proj_type none
+        bias = tensors.get(f"{_TEXT_PROJECTION}.bias", torch.zeros(len(weight)))
+        return ProjectionConfig(kind="text_only", dim=len(weight)), {f"{text}.weight": weight, f"{text}.bias": bias}
+    state = {f"{text}.weight": tensors[_TEXT_PROJECTION].T.contiguous()}
     if projected is None:
-        raise KeyError(_IMAGE_PROJECTION)
-    state = {image: projected, f"{text}.weight": tensors[_TEXT_PROJECTION].T.contiguous()}
-    return ProjectionConfig(dim=len(projected)), state
+        head = f"{_TRUNK}{_timm_head(vision)}"
+        state |= {f"{image}.{kind}": tensors[f"{head}.{kind}"] for kind in ("weight", "bias")}
+        return ProjectionConfig(kind="image_bias", dim=len(state[f"{image}.weight"])), state
+    return ProjectionConfig(dim=len(projected)), {**state, f"{image}.weight": projected}
 
 
 def _one_of(ours: Mapping[str, Any], theirs: str, name: str) -> Any:
@@ -420,7 +474,7 @@ def write_open_clip(config: ClipRun, model: DualEncoder, tokenizer: Path | None,
         raise _cannot("model.projection.kind=text_only with model.image.kind=vit")
     values: dict[str, Any] = {"embed_dim": config.model.projection.dim}
     values |= {"quick_gelu": True} if "quick_gelu" in activations else {}
-    values |= {"custom_text": True} if is_text_only else {}
+    values |= {"custom_text": True} if is_text_only or config.model.projection.kind == "image_bias" else {}
     values |= {"vision_cfg": vision, "text_cfg": text | {"hf_tokenizer_name": name}}
     tensors = {**vision_tensors, **text_tensors, "logit_scale": model.logit_scale().detach().log()}
     if model.logit_bias is not None:
@@ -453,20 +507,26 @@ def _their_image(config: ClipRun, model: DualEncoder, state: State) -> tuple[dic
         }
         values["image_size"] = published
         tensors = with_prefix(_TRUNK, without_prefix("image.encoder.", state))
-        if projected is not None:
+        bias = state.get("image_projection.linear.bias")
+        if projected is not None and bias is not None:
+            head = f"{_TRUNK}{encoder.pretrained_cfg['classifier']}"
+            values["timm_proj"] = None
+            tensors |= {f"{head}.weight": projected, f"{head}.bias": bias}
+        elif projected is not None:
             values |= {"timm_proj": "linear", "timm_pool": image.options.get("global_pool", "")}
             tensors[_TIMM_PROJECTION] = projected
         return values, tensors
     _, names = _names("image", "visual.", num_layers=image.num_layers)
-    tensors = {theirs: state[ours] for ours, theirs in names.items()}
+    tensors = {theirs: state[ours] for ours, theirs in names.items() if ours in state}
     kernel = (3, image.patch_size, image.patch_size)
     tensors[_PATCH] = state["image.encoder.patch.weight"].unflatten(1, kernel)
-    if projected is None:
-        raise _cannot("model.projection.kind=text_only with model.image.kind=vit")
+    if projected is None or config.model.projection.kind == "image_bias":
+        raise _cannot(f"model.projection.kind={config.model.projection.kind} with model.image.kind=vit")
     tensors[_IMAGE_PROJECTION] = projected.T
     values = {"image_size": image.image_size, "patch_size": image.patch_size} | _their_blocks(image)
     values["head_width"] = image.hidden_size // image.num_heads
-    return values | ({"pool_type": "avg"} if image.pool == "mean" else {}), tensors
+    values |= {"no_ln_pre": True, "final_ln_after_pool": True} if image.pool == "mean_then_norm" else {}
+    return values | ({} if image.pool == "cls" else {"pool_type": "avg"}), tensors
 
 
 def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -475,9 +535,10 @@ def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple
         raise _cannot("model.projection.kind=text_mlp with model.text.kind=transformer")
     if isinstance(text, HuggingFaceTextConfig):
         return _their_hf_text(config, text, words, state)
-    if text.pool == "mean" or (text.pool != "last" and not text.causal):
+    if text.pool == "mean" or not (text.attends_padding or text.causal):
         raise _cannot(f"model.text.pool={text.pool} with model.text.causal={str(text.causal).lower()}")
-    if text.pool == "eos" and not words.suffix:
+    is_read_at_end = text.pool in ("eos", "eos_padded")
+    if is_read_at_end and not words.suffix:
         raise _cannot(f"captions that are read at the end token with the tokenizer in {words.folder}, which adds none")
     values: dict[str, Any] = {
         "context_length": text.max_positions,
@@ -486,13 +547,14 @@ def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple
     }
     values |= _their_blocks(text) | ({} if text.causal else {"no_causal_mask": True})
     values |= {"pad_id": words.pad_id}
-    values |= {"pool_type": {"eos": "eos", "cls": "first", "last": "last"}[text.pool]}
-    values |= {"eos_id": words.suffix[-1]} if text.pool == "eos" else {}
+    values |= {"pool_type": "eos" if is_read_at_end else {"cls": "first", "last": "last"}[text.pool]}
+    values |= {"eos_id": words.suffix[-1]} if is_read_at_end else {}
     _, names = _names("text", "", num_layers=text.num_layers)
     tensors = {theirs: state[ours] for ours, theirs in names.items()}
     projected = state["text_projection.linear.weight"]
     if "text_projection.linear.bias" not in state:
-        return values, {**tensors, _TEXT_PROJECTION: projected.T}
+        tensors[_TEXT_PROJECTION] = projected.T
+        return values, with_prefix("text.", tensors) if config.model.projection.kind == "image_bias" else tensors
     tensors |= {
         f"{_TEXT_PROJECTION}.weight": projected,
         f"{_TEXT_PROJECTION}.bias": state["text_projection.linear.bias"],
