@@ -1,10 +1,10 @@
 """Memory of a rank for the sigmoid loss of SigLIP: embeddings passed from rank to rank, beside gathered ones.
 
-    python benchmarks/siglip_memory.py [--ranks 1,2,4,8] [--pairs 4096] [--width 512]
+    python benchmarks/siglip_memory.py [--ranks 1,2,4,8] [--pairs 2048] [--width 1024]
 
 Each rank is a process on this machine, with gloo. It has `pairs` pairs and towers that are one linear layer each. The
-result is what a step adds to the resident memory of rank 0 at its peak, as Linux counts it (`VmHWM`), in MB: embeddings,
-their gradients, chunks of the logits and buffers of the exchange.
+result is what a step adds to the resident memory of rank 0 at its peak, as Linux counts it (`VmHWM`), in MB:
+embeddings, their gradients, chunks of the logits and buffers of the exchange.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def peak_kilobytes() -> int:
 
 def added_megabytes(world: World, num_pairs: int, width: int, *, gathers: bool) -> float:
     """Return what a step adds to the memory before it."""
-    config = tiny().changed(objective={"loss": "siglip", "logits_megabytes": 4})
+    config = tiny().changed(objective={"loss": "siglip", "logits_megabytes": 2})
     model, objective = Towers(width), ClipObjective(config)
     precision = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 
@@ -85,9 +85,10 @@ def run_rank(port: int, rank: int, num_ranks: int, num_pairs: int, width: int, r
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="1,2,4,8")
-    parser.add_argument("--pairs", type=int, default=4096)
-    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--pairs", type=int, default=2048)
+    parser.add_argument("--width", type=int, default=1024)
     options = parser.parse_args()
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # large tensors are given back to the system, and not kept
     context = get_context("spawn")
     print(f"MB of rank 0, {options.pairs} pairs of a rank, width {options.width}\nranks  neighbours  gathered")
     for num_ranks in map(int, options.ranks.split(",")):
