@@ -57,7 +57,7 @@ class Task:
     """A source with everything that makes examples from it."""
 
     name: str
-    """Name of word characters, `.`, `:` and `#`; a colon makes a folder in the cache."""
+    """Name, with letters, digits, `_`, `.`, `:` and `#`. In the cache, a colon separates folders."""
     source: TaskSource
     features: Mapping[str, Feature]
     """Output features, sorted by name."""

@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 GROUP_SIZE = 128
 """Documents that the released T5 concatenates."""
 MAX_DOCUMENT_TOKENS = 65_536
-"""Tokens of the chunk that the released T5 uses of a longer document."""
+"""The released T5 cuts a chunk of this many tokens from a longer document."""
 SHORTEST_RANDOM_LENGTH = 8
 """Length in tokens of the shortest segments of random length."""
 _BLOCK = 1 << 20
