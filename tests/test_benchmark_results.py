@@ -59,7 +59,7 @@ def test_a_run_of_one_benchmark_keeps_all_others(
     assert "| word counts: times" in printed
     assert "| shuffle" not in printed
 
-    # Once more, and nothing else changes.
+    # Again, and nothing else changes.
     runner.main()
     assert (tmp_path / "RESULTS.md").read_text() == written
 

@@ -33,7 +33,7 @@ class Damage(NamedTuple):
 
     name: str
     is_told: bool
-    """True: the command must say so and use something else. False: it may also end with one message."""
+    """True: the command must report it and use something else. False: it may also end with one message."""
     apply: Callable[[Path, random.Random], Path]
     """Damages a file of a folder, and returns it."""
 

@@ -76,7 +76,7 @@ class Campaign:
             ended = self._run(stage, trial, life, trace=trace)
             if ended.code or "Traceback" in ended.err:
                 raise CampaignError(f"{name}: undisturbed, it ended with {ended.code}\n{ended.out}{ended.err}")
-            # Once more, in another folder of the same name: what differs now would differ without a kill, too.
+            # Again, in another folder of the same name: a difference now would also be there without a kill.
             reference = trial.with_name("reference")
             shutil.rmtree(reference, ignore_errors=True)
             trial.rename(reference)
@@ -135,7 +135,7 @@ class Campaign:
             faults.copied(reference / "out", trial / "out")
             place = trial / "out/checkpoints" / newest.name
             damage = rng.choice(faults.CHECKPOINT_DAMAGE)
-            if not damage.is_told:  # it is read only if the run goes on from it
+            if not damage.is_told:  # it is read only if the run continues from it
                 shutil.rmtree(place)
                 place = max(place.parent.glob("step-*"))
             path = damage.apply(place, rng)

@@ -1,4 +1,4 @@
-"""Every verb: its help, the line that lists it, and what bad words on the command line do."""
+"""Every verb: its help, the line that lists it, and what wrong arguments do."""
 
 import errno
 import json

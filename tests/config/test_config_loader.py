@@ -1,4 +1,4 @@
-"""Presets, YAML files and overrides become checked configs; everything wrong is said at once."""
+"""Presets, YAML files and overrides become checked configs; all errors are reported together."""
 
 from typing import Literal
 

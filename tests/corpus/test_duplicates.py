@@ -105,7 +105,7 @@ def test_the_list_does_not_depend_on_how_the_work_is_shared(tmp_path, raw, monke
     monkeypatch.setattr(pairs, "_LEAST_BLOCK", 4)
     tight = dropped(sources, tmp_path / "tight", MinHash(), heldout=heldout)
     assert many == tight == sorted(many)
-    assert len(one) == len(many)  # in stretches of a file documents are numbered otherwise
+    assert len(one) == len(many)  # in parts of a file, documents have other numbers
     assert len(one) == 20 if not heldout else 0 < len(one) < 20
 
 

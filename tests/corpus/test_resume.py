@@ -69,7 +69,7 @@ def work(stage, raw, out):
 
 
 def killed_before(patch, module, name, after, do):
-    """`do()` in another process, which is killed when it calls a function once more than `after` times."""
+    """`do()` in another process, which is killed when it calls a function for the time after `after` calls."""
     process = os.fork()
     if not process:
         calls, original = [], getattr(module, name)

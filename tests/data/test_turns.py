@@ -148,7 +148,7 @@ def test_without_the_static_order_passes_differ():
 
 
 def test_the_static_debiased_order_is_that_of_zerovl_over_three_epochs():
-    """Simulated as the original runs: an iterator for each set, opened anew in each epoch and when exhausted."""
+    """Simulated as the original runs: an iterator for each set, opened again in each epoch and when exhausted."""
     sizes, batch_size = [13, 40, 27], 6
     generator = np.random.default_rng(2021)
     expected = []

@@ -44,7 +44,7 @@ def test_no_caption_of_the_demo_is_cut(tokenizer):
 
 
 def test_transformers_finds_the_image_that_we_find(transformers, tokenizer, tmp_path):
-    """In a fresh process, in which nothing has mended torchvision beside a CPU-only torch."""
+    """In a fresh process, in which nothing has fixed torchvision beside a CPU-only torch."""
     write_sets(tmp_path / "sets", num_train=1, num_valid=8, side=32, seed=0)
     images = tmp_path / "sets/single/valid"
     settings = [f"data.tokenizer={tokenizer}", "model.image.image_size=32"]

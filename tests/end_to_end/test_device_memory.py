@@ -26,7 +26,7 @@ def has_memory(monkeypatch: pytest.MonkeyPatch, num_bytes: float) -> None:
 
 
 def needed(words: list[str], examples: int) -> float:
-    """Bytes of the run with microbatches of so many examples, as planned."""
+    """Planned bytes of the run with microbatches of this many examples."""
     plan = make_plan(pk.load_config(words[1], [*words[2:], f"data.microbatch_size={examples}"]), device="cpu")
     return plan.memory["ddp"].total
 

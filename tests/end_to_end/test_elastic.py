@@ -51,7 +51,7 @@ class Cluster:
         os.replace(self.pace / "go.new", self.pace / "go")
 
     def wait(self, num_ranks: int, after: int = 0) -> int:
-        """Wait until training starts with so many ranks, in a round after so many others. Returns the rounds so far."""
+        """Wait until training starts with `num_ranks`, after `after` rounds. Returns the rounds so far."""
         path, deadline = self.pace / "rounds", time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             rounds = path.read_text().splitlines() if path.is_file() else []

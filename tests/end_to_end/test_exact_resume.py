@@ -402,7 +402,7 @@ def test_ranks_with_a_sharded_model_go_on_where_one_stopped(
             [sys.executable, "-m", "pretrainkit", *words], capture_output=True, text=True, timeout=500
         )
         assert ended.returncode == 0, ended.stderr
-    else:  # the launcher starts each rank anew, and its number changes nothing of that
+    else:  # the launcher starts each rank again, whatever its number
         run_ranks(num_ranks, ONE_COMMAND, "resume", str(run), *changes)
     assert (run / "samples.json").is_file()
     held_out = json.loads((run / "eval.jsonl").read_text().splitlines()[-1])

@@ -19,7 +19,7 @@ from support.command_line import succeed
 from support.warm_python import run_warm
 
 TASKS = '''
-"""Two tasks on generated rows, one of them drawn anew in every epoch, and a mixture of both."""
+"""Two tasks on generated rows, one of them drawn again in every epoch, and a mixture of both."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Continued pretraining: a new run goes on from the state of another one, or from a part of its weights."""
+"""Continued pretraining: a new run continues from the state of another run, or from a part of its weights."""
 
 import json
 import re

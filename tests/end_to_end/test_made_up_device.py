@@ -64,7 +64,7 @@ def test_what_registers_itself_is_trained_on_like_any_device(
     for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
-    # Drawn while training went on, with the weights of then.
+    # Drawn while training continued, with the weights of that moment.
     config = pk.load_config(str(run / "config.yaml"), [])
     recipe = find_recipe("bert")
     held_out = recipe.open_data(config, "valid")

@@ -95,7 +95,7 @@ def test_a_run_that_is_longer_than_its_time_limit_goes_on_exactly(
     cluster: Path, settings: list[str], tmp_path: Path
 ) -> None:
     run, steps = tmp_path / "run", ("num_steps=3000", "checkpoint.every_steps=1000", "evaluate.every_steps=5000")
-    # SLURM looks at its clock once a minute: the job is told between 55 and 115 seconds after it began.
+    # SLURM looks at its clock once a minute: the job gets the signal between 55 and 115 seconds after it began.
     words = ("--launch", "slurm", *ONE_NODE, "--slurm", "time=2", "--slurm", "signal_seconds=5")
     succeed("train", *settings, *steps, "--out", run, *words)
     expected = of_two_ranks(tmp_path / "undisturbed", *settings, *steps)
@@ -129,7 +129,7 @@ def test_runs_of_a_sweep_are_an_array_and_go_on_one_by_one(cluster: Path, settin
     assert [state.split()[0] for state in states[2].values()] == ["CANCELLED"]
     assert "rank-0.log" in succeed("launch", "logs", sweep)
 
-    # Only what is not finished goes on.
+    # Only unfinished jobs continue.
     wait_until(lambda: living_job(folders[0]) is None and living_job(folders[1]) is None)
     told = succeed("launch", "resume", sweep)
     assert "seed=2" in told

@@ -1,4 +1,4 @@
-"""Answers to many examples: an interrupted work goes on, parts make the whole, and nothing is mixed up."""
+"""Answers to many examples: interrupted work continues, parts make the whole, and nothing is mixed up."""
 
 import json
 import signal

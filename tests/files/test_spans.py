@@ -1,4 +1,4 @@
-"""Stretches of large files: together the whole file, whatever is in it; one corpus on any number of workers."""
+"""Spans of large files: together they are the whole file, whatever is in it; one corpus on any number of workers."""
 
 import json
 import random

@@ -27,7 +27,7 @@ def as_bfloat16(values):
 
 
 def framed(record):
-    """A record as it stands in a file."""
+    """A record as it is stored in a file."""
     length = struct.pack("<Q", len(record))
     length_crc, crc = (struct.pack("<I", masked(crc32c(part))) for part in (length, record))
     return length + length_crc + record + crc
@@ -138,7 +138,7 @@ def test_a_store_of_orbax_cannot_name_files_outside_of_its_folder(tmp_path, plac
     (node,) = (store / "d").iterdir()
     before, after = (name.encode() for name in (f"d/{node.name}", place.replace("/tmp/", f"{tmp_path}/x/")))
     raw = (store / "manifest.ocdbt").read_bytes()
-    # Magic number and length, version 0, compression 1 (zstd), what is said, a CRC.
+    # Magic number and length, version 0, compression 1 (zstd), the content, a CRC.
     assert raw[12:14] == b"\x00\x01"
     said = zstandard.ZstdDecompressor().decompressobj().decompress(raw[14:-4])
     named = after + b"a" * (len(before) - len(after))

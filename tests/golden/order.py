@@ -1,4 +1,4 @@
-"""The first records of some orders, as checked in as order.json; `refresh.py` writes it anew."""
+"""The first records of some orders, as checked in as order.json; `refresh.py` rewrites it."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Makes the golden files what the code does now: python tests/golden/refresh.py [configs] [order] [batches] [losses]
 
 Do it only where the change is meant, read the difference before you commit it, and say in the commit why it is right.
-Without names all are made anew.
+Without names, all files are written.
 """
 
 import sys

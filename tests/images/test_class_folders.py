@@ -1,4 +1,4 @@
-"""Class folders: sorted classes, sorted files, and what is missing is said."""
+"""Class folders: sorted classes, sorted files, and messages about missing files."""
 
 import json
 

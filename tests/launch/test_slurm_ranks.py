@@ -1,4 +1,4 @@
-"""Jobs through submitit's processes on this machine: ranks find each other; a warning has the job go on."""
+"""Jobs through submitit's processes on this machine: ranks find each other; after a warning the job continues."""
 
 import time
 from collections.abc import Callable

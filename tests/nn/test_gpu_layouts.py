@@ -39,7 +39,7 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def on_card(dtype: torch.dtype, *shape: int) -> Any:
-    """What is asked of a tensor there."""
+    """Methods of a tensor that are used there."""
     return SimpleNamespace(dtype=dtype, shape=shape, device=torch.device("cuda", 0))
 
 

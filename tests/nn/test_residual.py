@@ -1,4 +1,4 @@
-"""The residual stream of blocks in the format of products, where the precision says so."""
+"""The residual stream of blocks in the format of products, where the precision has this setting."""
 
 from collections.abc import Callable
 

@@ -22,7 +22,7 @@ WORKLOADS = {
 """Preset to the examples of a batch that one GPU is given."""
 MOST_CALLS = 150
 MOST_BYTES = 4 << 20
-"""Of temporary arrays; a pass over so many takes about a millisecond."""
+"""Bytes of temporary arrays; a pass over this many takes about a millisecond."""
 
 
 def batch_of(recipe, config, num):

@@ -297,7 +297,7 @@ def test_characters_that_no_font_has_are_counted_and_named(small, tmp_path):
 
 
 class Seen:
-    """Keeps what a progress is told."""
+    """Records the calls of a progress bar."""
 
     def __init__(self):
         self.total, self.amounts = 0, []

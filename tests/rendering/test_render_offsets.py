@@ -1,4 +1,4 @@
-"""Characters to patches, and canvases that go on with what did not fit."""
+"""Characters to patches, and canvases that continue with the rest."""
 
 import hashlib
 import json

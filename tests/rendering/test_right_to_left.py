@@ -1,4 +1,4 @@
-"""Text from right to left, and mixed: where words begin, and which characters lie in which patch."""
+"""Text from right to left, and mixed: where words begin, and which characters are in which patch."""
 
 from itertools import pairwise
 

@@ -34,7 +34,7 @@ def planned(*words: str, num_gpus: int = 8, **options: Any) -> Plan:
 
 
 def fitted(num_bytes: float, *kept: str, num_gpus: int = 8, **options: Any) -> Plan:
-    """A plan with settings that fit into so many bytes, of which every byte may be used."""
+    """A plan with settings that fit into this many bytes, all of which may be used."""
     names = [word.partition("=")[0] for word in kept]
     available = (num_bytes + 1) / MEMORY_SHARE
     return planned(*kept, num_gpus=num_gpus, device_bytes=available, fit=True, kept=names, **options)

@@ -1,4 +1,4 @@
-"""The command line within this process (starting Python and torch anew costs seconds), and what whole runs share."""
+"""The command line within this process (starting Python and torch again costs seconds), and what whole runs share."""
 
 import contextlib
 import io

@@ -194,7 +194,7 @@ def _too_long(*_: object) -> None:
 
 
 def run_here(words: Sequence[str], given: str | None = None) -> Ended:
-    """`pretrainkit WORDS...` within this process: starting Python and torch anew costs seconds."""
+    """`pretrainkit WORDS...` within this process: starting Python and torch again costs seconds."""
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     argv = mock.patch.object(sys, "argv", ["pretrainkit", *words])

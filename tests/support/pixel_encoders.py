@@ -59,7 +59,7 @@ def write_encoder(folder: Path) -> Path:
 
 
 def require_exact_resume(run: Path, folder: Path) -> None:
-    """A run that goes on from its middle ends in the same weights as `run`, which was never interrupted."""
+    """A run that continues from its middle ends in the same weights as `run`, which was never interrupted."""
     shutil.copytree(run, folder)
     shutil.rmtree(next((folder / "checkpoints").glob(f"step-*{STEPS}")))
     api.resume(folder, device="cpu")

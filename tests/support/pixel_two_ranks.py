@@ -1,4 +1,4 @@
-"""Run by test_pixel_two_ranks.py on two processes: trains, goes on, and fine-tunes.
+"""Run by test_pixel_two_ranks.py on two processes: trains, continues, and fine-tunes.
 
 Arguments: FOLDER SETTINGS... For each strategy `FOLDER/STRATEGY` is made, `FOLDER/half-STRATEGY` is resumed, and
 `FOLDER/tags-STRATEGY` is fine-tuned with the settings of `FOLDER/tags.json`.

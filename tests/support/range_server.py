@@ -56,7 +56,7 @@ def served_folder(folder: Path) -> Iterator[ServedFolder]:
             self.send_header("Content-Length", str(end - begin))
             self.end_headers()
             if self.command == "GET":
-                with counting:  # before the client has the answer and goes on
+                with counting:  # before the client has the answer and continues
                     served.num_bytes += end - begin
                 self.wfile.write(content[begin:end])
 

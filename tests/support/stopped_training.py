@@ -1,7 +1,7 @@
 """`python stopped_training.py SIGNAL STEP WORDS...`: `pretrainkit WORDS...`, which gets SIGNAL after update STEP.
 
 Instead of STEP, EVENT:STEP: when that event of that step was recorded, such as checkpoint:12. Instead of SIGNAL, HANG:
-the process goes on doing nothing. With STEP_TIMES in the environment, the time of each logged step is appended to that
+the process then does nothing. With STEP_TIMES in the environment, the time of each logged step is appended to that
 file. With STOP_RANK in the environment, that rank gets the signal, before update STEP, once in a run.
 """
 

@@ -21,7 +21,7 @@ from pretrainkit.training.objective import (
 
 class TwoHeads(nn.Module):
     def __init__(self, num_features: int = 6, width: int = 8, dropout: float = 0.0, num_parts: int = 1) -> None:
-        """`num_parts`: matrices that `body` is said to hold."""
+        """`num_parts`: number of matrices that `body` claims to hold."""
         super().__init__()
         self.num_parts = num_parts
         self.body = nn.Linear(num_features, width)

@@ -1,6 +1,6 @@
 """Scripts run by a Python that is warm: a fork of one that has loaded torch, its sharding and its checkpoints.
 
-Starting anew costs each process of each test 4 to 6 CPU-seconds, nearly all of it for those imports. A fork is a
+A new start costs each process of each test 4 to 6 CPU-seconds, nearly all of it for those imports. A fork is a
 process of its own all the same: it loads pretrainkit itself, has an environment, a standard output and an end of its
 own, and shares no memory, thread, lock or process group with anyone.
 """

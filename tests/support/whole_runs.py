@@ -1,4 +1,4 @@
-"""What whole runs of every recipe are held to: they go on exactly, two processes train as one, and exports are the run.
+"""Requirements of whole runs of every recipe: they resume exactly, two processes train as one, and exports are the run.
 
 A run here writes a checkpoint at its last step, at least one before it, and none in the background.
 """

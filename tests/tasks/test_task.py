@@ -380,7 +380,7 @@ def test_the_shares_of_20_000_draws_are_the_rates():
 
 
 def words(*lengths):
-    """A task of examples of so many tokens, half of them inputs."""
+    """A task of examples of this many tokens, half of them inputs."""
     texts = [{"inputs": "a" * (length // 2), "targets": "b" * (length - length // 2)} for length in lengths]
     name = f"words{sum(lengths)}"
     return Task(name, FunctionSource(lambda split: texts, ["train"]), FEATURES, [tokenize()])

@@ -1,4 +1,4 @@
-"""Modules of users are found by name and by path, once, and find what lies beside them."""
+"""Modules of users are found by name and by path, once, and find the files beside them."""
 
 import sys
 

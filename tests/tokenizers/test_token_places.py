@@ -1,4 +1,4 @@
-"""Where tokens stand in their texts, by each kind of tokenizer."""
+"""The places of tokens in their texts, by each kind of tokenizer."""
 
 import io
 

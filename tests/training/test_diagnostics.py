@@ -61,7 +61,7 @@ def test_figures_of_blocks_are_those_of_their_parameters_and_outputs():
     size = torch.cat([part.flatten() for part in new[:2]]).norm()
     assert figures["update_ratio/layers.0"] == pytest.approx((change / size).item(), rel=1e-5)
     assert figures["activation_max/layers.0"] == pytest.approx(first, rel=1e-6)
-    # Evaluation does not count, and each logged step begins anew.
+    # Evaluation does not count, and each logged step starts again.
     model.eval()(1000 * x)
     model.train()(0 * x)
     diagnostics.before_update()

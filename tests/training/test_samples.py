@@ -1,4 +1,4 @@
-"""Held-out examples are shown while another device goes on training, and before the next step on a CPU."""
+"""Held-out examples are shown while another device continues to train, and before the next step on a CPU."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Arrays of SLURM: what is submitted, and whole commands under programs that stand in for a cluster's.
+"""Arrays of SLURM: what is submitted, and whole commands under programs that replace a cluster's.
 
 A real cluster: tests/end_to_end/test_slurm_corpus.py.
 """
@@ -109,7 +109,7 @@ def test_what_a_job_asks_for(tmp_path, cluster):
     )  # fmt: skip
     results = SlurmEngine(settings).run(str, range(2500), Resources(100, 500_000_000), tmp_path / "work", Quiet())
     with pytest.raises(RunError, match="2500 of 2500 tasks were not finished"):
-        list(results)  # nothing runs, and squeue says so
+        list(results)  # nothing runs, as squeue reports
     script = (folder / "0.script").read_text()
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", script, re.MULTILINE))
     assert asked == asked | {

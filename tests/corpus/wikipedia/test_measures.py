@@ -1,6 +1,6 @@
 """Measures as the English Wikipedia shows them. What is expected was worked out by hand from its rules of rounding: as
 many digits as the input has, one more or less where the number gets ten times smaller or larger, and at least two; or
-stands in the template's own documentation, such as 7.1 miles (11.4 km).
+is in the template's own documentation, such as 7.1 miles (11.4 km).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Entities against all stretches of a sentence, one by one."""
+"""Entities, compared with all spans of a sentence, one by one."""
 
 import pytest
 from hypothesis import given

@@ -58,7 +58,7 @@ def filled(folder: Path, prompt: str, piece: str) -> dict:
 
 
 def pieces_of(folder: Path) -> tuple[str, str]:
-    """A piece that begins a word and one that goes on with it, of letters but for what marks them."""
+    """A piece that begins a word and a piece that continues it; both have letters only, except for their marks."""
     tokenizer = load_tokenizer(folder)
     is_start = tokenizer.is_word_start()
     letters = {index: piece.lstrip("▁Ġ#") for index, piece in enumerate(tokenizer.pieces())}

@@ -1,4 +1,4 @@
-"""The chunk index kept on disk: the same as the one made anew, whole or absent, and only a convenience."""
+"""The chunk index kept on disk: equal to a new one, whole or absent, and only a convenience."""
 
 import os
 import shutil

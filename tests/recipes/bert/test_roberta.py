@@ -1,4 +1,4 @@
-"""RoBERTa, CamemBERT and XLM-RoBERTa of transformers as our BERT: equal logits, ids, and a run that goes on."""
+"""RoBERTa, CamemBERT and XLM-RoBERTa of transformers as our BERT: equal logits, ids, and a run that continues."""
 
 import json
 

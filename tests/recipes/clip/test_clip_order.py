@@ -18,7 +18,7 @@ def steps_per_epoch(sizes, batch_size, world_size, order):
     """Updates in what ZeroVL calls an epoch: every set (shuffle: all together) is spread over the ranks, the last of
     which may get a pair twice, and each rank drops what does not fill its last batch.
 
-    With `compat_static_order` an epoch of ours has so many on one rank.
+    With `compat_static_order` our epoch has this many on one rank.
     """
     own_batch = batch_size // world_size
     streams = [sum(sizes)] if order == "shuffle" else sizes

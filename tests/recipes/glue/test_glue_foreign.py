@@ -106,7 +106,7 @@ def test_the_adapter_says_what_our_own_bert_says(glue, tmp_path):
 
 
 def test_an_encoder_by_itself_is_not_evaluated_whatever_the_data(glue, tmp_path, transformers):
-    """Nobody is sent to encode data anew for nothing."""
+    """No message advises to encode data again without need."""
     origin = write_foreign(transformers, tmp_path / "electra", "electra")
     api.import_model(origin, "huggingface", tmp_path / "ours")
     shards = tmp_path / "shards"

@@ -49,7 +49,7 @@ def test_fact_39_of_128_tokens_no_text_is_lost(lengths, kept):
 
 
 class Sized(BatchSource):
-    """So many examples that nobody looks at."""
+    """A number of examples that is never read."""
 
     def __init__(self, size):
         self._size = size

@@ -1,4 +1,4 @@
-"""Answers in rendered contexts: training on windows, exact resume, answers that are stretches of their context."""
+"""Answers in rendered contexts: training on windows, exact resume, answers that are spans of their context."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""One process = two with DDP = two with FSDP2, over whole runs, pretraining and fine-tuning; and a run goes on with
+"""One process = two with DDP = two with FSDP2, over whole runs, pretraining and fine-tuning; and a run continues with
 other ranks than it began."""
 
 import json
@@ -72,7 +72,7 @@ def write_sentences(path: Path, num: int, rng: np.random.Generator) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Runs of one process, `whole`, of two, `ddp` and `fsdp2`, and of two that go on where one stopped, `half-...`;
+    """Runs of one process, `whole`, of two, `ddp` and `fsdp2`, and of two that continue where one stopped, `half-...`;
     and fine-tunings of `whole`, `tags-...`."""
     folder = tmp_path_factory.mktemp("pixel_ranks")
     fonts = pytest.importorskip("PIL.ImageFont")

@@ -25,7 +25,7 @@ from support.t5_batches import examples, model_config, packed_batch, random_mode
 
 
 def config_of(family):
-    """mt5 is 1.1 with its own number of words, by which it is told apart."""
+    """mt5 is 1.1 with its own vocabulary size, which identifies it."""
     return model_config("1.1", vocab_size=250_112, hidden_size=16) if family == "mt5" else model_config(family)
 
 

@@ -93,7 +93,7 @@ def test_the_log_probability_of_an_answer_is_the_score_of_the_decoder(decoding):
 
 
 def test_a_plain_search_of_lists_finds_the_same_beams():
-    """The rules of T5X written down once more, for one example, without caches, batches or tensors of beams."""
+    """The rules of T5X, written again, for one example, without caches, batches or tensors of beams."""
     own = predictor(decoding=BEAM)
     for one, answers in zip(examples(5), own.answers(examples(5), num=3), strict=True):
         expected = plain_search(own.model, torch.from_numpy(one["inputs"])[None], 7, 3, 0.6)

@@ -1,7 +1,7 @@
 """The attention kernels that exist on GPUs alone, written plainly on CPU tensors.
 
 Like flash attention's kernel for variable lengths, `varlen_forward` and `varlen_backward` never write what belongs to
-no example: those rows are NaN here, where a GPU has whatever lay in that memory.
+no example: those rows are NaN here, where a GPU has whatever was in that memory.
 
 Dimensions: T tokens, H heads, K width of a head, Q and P queries and keys.
 """

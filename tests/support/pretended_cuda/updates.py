@@ -33,7 +33,7 @@ from support.toy_objectives import TwoHeads, TwoTerms, host_batch
 
 
 class CountedOnTheHost(TwoTerms):
-    """Its weights lie there."""
+    """Its weights are there."""
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
         return {"value": torch.tensor(2.0), "choice": torch.tensor(float(len(batch["x"])))}

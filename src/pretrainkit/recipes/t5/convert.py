@@ -228,7 +228,7 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
 
 
 def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
-    """Return True if the model has its own matrix for logits. A file may also store the embeddings as `lm_head.weight`."""
+    """Return True if the model has its own matrix for logits. `lm_head.weight` may be the embeddings."""
     if "lm_head.weight" not in state:
         return False
     table = state.get("shared.weight")
