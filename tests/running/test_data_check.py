@@ -203,7 +203,9 @@ def test_a_deep_check_compares_the_checksums_of_token_shards(tokens, tmp_path):
     for preset in ("bert/mini", "t5/tiny"):
         found = checked(preset, f"data.train={tmp_path / 'train'}", "num_steps=2", deep=True)
         assert [shard.name in problem for problem in found.problems] == [True]
-        assert checked(preset, tokens[0], "num_steps=2", deep=True).problems == []
+        sound = checked(preset, *tokens, "num_steps=2", deep=True)
+        num_read = sound.figures["training examples"] + sound.figures["held-out examples"]
+        assert (sound.problems, sound.figures["broken records"]) == ([], f"none: all {num_read:,} examples were read")
 
 
 def test_damaged_tokens_end_in_one_message_and_a_deep_check_names_their_shard(tokens, tmp_path):
@@ -223,6 +225,14 @@ def test_a_deep_check_names_bad_pairs(pairs, tmp_path):
     found = checked("clip/tiny", *pairs, "num_steps=2", deep=True)
     assert [problem.count("broken image") for problem in found.problems] == [1] * 6
     assert found.problems[5].endswith("2 more in data.train with the problem: broken image")
+
+
+def test_lengths_of_padded_examples_are_those_of_their_real_tokens(pairs):
+    """The captions of the set have different lengths; the source gives each example 32 slots."""
+    found = checked("clip/tiny", *pairs, "num_steps=2", "data.max_length=32")
+    longest = re.search(r"longest (\d+) tokens", found.figures["example lengths"])
+    assert longest is not None
+    assert int(longest[1]) < 32
 
 
 def test_large_examples_are_left_out_of_the_page(tmp_path):

@@ -163,10 +163,8 @@ def _loading_lines(plan: "Plan") -> list[str]:
         return [f"data loading keeps up: {figures}"]
     lines = [f"DATA LOADING DOES NOT KEEP UP: {figures}", *(f"  fix: {remedy}" for remedy in loading.remedies)]
     if plan.seconds is not None:
-        hours = plan.seconds / 3600
-        lines.append(
-            f"  as configured, loading takes {hours * needed / (speed * workers):,.2f} hours, not {hours:,.2f}"
-        )
+        took = plan.seconds * needed / (speed * workers)
+        lines.append(f"  as configured, loading takes {_long(took)}, not {_long(plan.seconds)}")
     return lines
 
 
@@ -199,6 +197,10 @@ def _lines(plan: "Plan") -> list[str]:
         lines.append(f"{steps}; for the hours, give data.train or num_steps")
     else:
         cost = "" if plan.cost is None else f", {plan.cost:,.2f} at that price"
-        hours = plan.seconds / 3600
-        lines.append(f"{steps}: {hours:,.2f} hours{cost}")
+        lines.append(f"{steps}: {_long(plan.seconds)}{cost}")
     return lines
+
+
+def _long(seconds: float) -> str:
+    """Return a time for people: in hours, and below half an hour in minutes or seconds."""
+    return f"{seconds / 3600:,.2f} hours" if seconds >= 1800 else duration(seconds)

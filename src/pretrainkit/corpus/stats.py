@@ -5,7 +5,7 @@ import heapq
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -201,3 +201,11 @@ def language_counts(texts: Iterable[str]) -> tuple[str, dict[str, int]]:
     counts = Counter(map(language_of or script_of, texts))
     ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     return ("language" if language_of else "script"), ordered
+
+
+def most_frequent(counts: Mapping[str, int], most: int = 5) -> str:
+    """Return the shares of the most frequent values for people; only the first may be below half a per cent."""
+    total, first = sum(counts.values()), list(counts.items())[:most]
+    shown = [f"{name} {n / total:.0%}" for i, (name, n) in enumerate(first) if i == 0 or n / total >= 0.005]
+    rest = len(counts) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

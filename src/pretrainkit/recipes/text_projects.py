@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from pretrainkit.corpus.stats import most_frequent
 from pretrainkit.corpus.survey import LeftOut, TextSurvey, inputs_of, survey_text
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.proposal import MOST_PASSES, Decision, ProjectRequest, Stage
@@ -60,7 +61,7 @@ def prepare_text(request: ProjectRequest, paths: Sequence[str] | None = None) ->
         "files": ", ".join(f"{count:,} ({_FORMATS[name]})" for name, count in survey.formats.items()),
         "documents": f"{survey.num_documents:,}, half of them longer than {size(median)}",
         "text": size(survey.num_bytes),
-        f"{survey.language_or_script}s": _shares(survey.languages),
+        f"{survey.language_or_script}s": most_frequent(survey.languages),
     }
     if survey.num_duplicates:
         facts["duplicates"] = f"{survey.num_duplicates:,} documents occur more than once (they are kept)"
@@ -167,20 +168,17 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:,.1f} GB"
 
 
-def _shares(counts: dict[str, int]) -> str:
-    total, most = sum(counts.values()), list(counts.items())[:5]
-    shares = ", ".join(f"{name} {count / total:.0%}" for name, count in most)
-    return shares + (f" and {len(counts) - 5} more" if len(counts) > 5 else "")
-
-
 def _format_decisions(survey: TextSurvey) -> list[Decision]:
     num_plain = sum(survey.formats.get(name, 0) for name in ("book", "text"))
     decisions = []
     if "book" in survey.formats:
-        reason = f"each of {num_plain:,} plain files is a document"
+        reason = f"each of the {num_plain:,} plain files is a document"
         decisions.append(Decision("one document", "a file", reason, is_setting=False))
     if "text" in survey.formats:
-        reason = f"{num_plain:,} plain files are too few documents; their paragraphs are {survey.num_documents:,}"
+        reason = (
+            f"{num_plain:,} plain file{'s' * (num_plain > 1)} would be too few documents; there are "
+            f"{survey.num_documents:,} blocks"
+        )
         decisions.append(Decision("one document", "a block between blank lines", reason, is_setting=False))
     if survey.text_key != "text":
         reason = "the key or column of the first record that holds the text"

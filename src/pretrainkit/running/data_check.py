@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrainkit.config.paths import absolute_paths
-from pretrainkit.corpus.stats import histogram, language_counts
+from pretrainkit.corpus.stats import histogram, language_counts, most_frequent
 from pretrainkit.data.source import Records, unreadable
 from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck, ShowsExamples, StoredRecord
 from pretrainkit.recipes.recipe import Split
@@ -36,6 +36,9 @@ _MAX_TEXTS = 500
 _MAX_COMPARED = {"train": 50_000, "valid": 5_000}
 """Maximum number of examples in which copies are searched."""
 _COMPARING_SECONDS = 4.0
+_MAX_COUNTED = 256
+_COUNTING_SECONDS = 2.0
+"""Maximum number of examples whose real tokens are counted one by one, and maximum time for it."""
 _BLOCK = 64
 _MAX_NAMED = 5
 
@@ -61,8 +64,12 @@ def check_data(config: RunConfig, num: int, is_deep: bool, progress: Progress) -
         figures["held-out examples"] = sum(held_out.sizes)
     if len(rows := summary.get("mixture", [])) > 1:
         figures["mixture"] = "\n".join(table(rows, steps * size))
-    lengths_N = _lengths(loader)
-    figures |= _batch_figures(config, loader, lengths_N, recipe.build_objective(config))
+    if is_deep:
+        num_read = sum(source.sizes) + (0 if held_out is None else sum(held_out.sizes))
+        figures["broken records"] = f"none: all {num_read:,} examples were read"
+    objective = recipe.build_objective(config)
+    lengths_N = _lengths(loader, objective)
+    figures |= _batch_figures(config, loader, lengths_N, objective)
     notes: list[str] = []
     if isinstance(recipe, ChecksData):
         more, notes = recipe.check_data(config, source, summary, loader.global_records)
@@ -93,9 +100,21 @@ def _problems(recipe: Any, config: RunConfig, progress: Progress) -> list[str]:
     ]
 
 
-def _lengths(loader: Loader) -> np.ndarray:
-    """Return the lengths in tokens of the examples of the first steps."""
-    return np.concatenate([loader.source.lengths(loader.global_records(step)) for step in measured_steps(loader)])
+def _lengths(loader: Loader, objective: AnyObjective) -> np.ndarray:
+    """Return the lengths in tokens of the examples of the first steps, without padding."""
+    source, steps = loader.source, measured_steps(loader)
+    lengths_N = np.concatenate([source.lengths(loader.global_records(step)) for step in steps])
+    if np.ptp(lengths_N):
+        return lengths_N
+    # Such sources give every example the same size; the real tokens are counted in some examples, one by one.
+    began, real = time.perf_counter(), list[int]()
+    for step in steps:
+        records = loader.global_records(step)
+        for row in range(len(records.index)):
+            real.append(objective.cost(source.build(records.take(slice(row, row + 1)))).tokens)
+            if len(real) == _MAX_COUNTED or time.perf_counter() - began > _COUNTING_SECONDS:
+                return np.array(real)
+    return np.array(real)
 
 
 def _batch_figures(config: RunConfig, loader: Loader, lengths_N: np.ndarray, objective: AnyObjective) -> dict[str, str]:
@@ -150,9 +169,7 @@ def _stored(
 
 def _languages(texts: list[str], figures: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     kind, counts = language_counts(texts)
-    shown = [f"{name} {count / len(texts):.0%}" for name, count in list(counts.items())[:_MAX_NAMED]]
-    others = f" and {len(counts) - _MAX_NAMED} others" if len(counts) > _MAX_NAMED else ""
-    figures[f"{kind}s"] = f"{', '.join(shown)}{others} (of {len(texts):,} examples)"
+    figures[f"{kind}s"] = f"{most_frequent(counts)} (of {len(texts):,} examples)"
     if kind == "script":
         notes.append("scripts are counted; to count languages, install py3langid: pip install 'pretrainkit[languages]'")
     return {"of": kind, "counts": counts}

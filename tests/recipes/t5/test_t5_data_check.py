@@ -21,7 +21,6 @@ def test_of_token_shards_plans_sentinels_rows_and_the_first_loss_are_told(folder
     found = pretrainkit.check_data(config, num=2)
     sizes = open_source(bind(config), "train").sizes
     assert found.figures["training examples"] == sum(sizes)
-    assert found.figures["model vocabulary"] == 384
     assert found.figures["sentinels"] == "100, the first is id 299"
     assert (
         "70 tokens of text make inputs of up to 64 and targets of about 14 of 18, up to 3" in found.figures["lengths"]

@@ -47,14 +47,12 @@ def check_data(
     of a step's batch."""
     warn_of_lacking(config, "valid")
     vocab_size, data = int(config.model.vocab_size or 0), config.data
-    figures: dict[str, Any] = {"model vocabulary": vocab_size}
-    figures |= _of_tasks(source) if isinstance(source, TaskBatches) else _of_denoisers(source)
+    figures = _of_tasks(source) if isinstance(source, TaskBatches) else _of_denoisers(source)
     inputs = sum(row["examples"] * row["mean_input_length"] for row in rows)
     targets = sum(row["examples"] * row["mean_target_length"] for row in rows)
     figures["tokens of an epoch"] = f"{inputs:,.0f} of inputs, {targets:,.0f} of targets"
     first = slice(0, data.microbatch_size or data.batch_size)
-    batch, fill = _rows(source, records(0).take(first))
-    figures["first microbatch"] = f"{len(batch)} rows, {fill:.1%} of their slots are tokens"
+    _, fill = _rows(source, records(0).take(first))
     if data.packing:
         needed = [num_packed_rows(config, *source.examples(records(step).take(first))) for step in range(_NUM_PACKED)]
         figures["packed rows"] = (
