@@ -262,10 +262,13 @@ def test_characters_that_no_font_has_are_named(tmp_path):
     with open(sorted((tmp_path / "raw").glob("*.txt"))[0], "r+", encoding="utf-8") as file:
         text = file.read()
         file.seek(0)
-        file.write("\U00012000 " + text)
-    project = new_project("pixel", [tmp_path / "raw"], tmp_path / "made", hours=None)
-    (lacking,) = project.record["left_out"]
-    assert (lacking["count"], lacking["examples"]) == (1, ("\U00012000",))
+        file.write("เราทุกคน " + text)
+    given = tmp_path / "raw"
+    project = new_project("pixel", [given], tmp_path / "made", hours=None)
+    lacking = project.record["found"]["missing glyphs"]
+    assert re.match(r"0\.\d\d% of the characters of a sample have none .* \(Thai\); to draw them, name fonts", lacking)
+    assert lacking.endswith(f": pretrainkit new pixel {given} FONT.ttf --out FOLDER")
+    assert "missing glyphs" in (project.folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_fonts_without_the_scripts_of_the_text_are_refused(tmp_path):

@@ -21,8 +21,11 @@
       return size < 1e21 ? `${+(value / unit).toPrecision(4)}${letter}` : value.toExponential(2);
     }
     if (size >= 1000) return Math.round(value).toLocaleString("en");
-    return value && size < 1e-3 ? value.toExponential(2) : `${+value.toPrecision(4)}`;
+    return value && size < 1e-3 ? scientific(value) : `${+value.toPrecision(4)}`;
   }
+  const scientific = (value) => value.toExponential(2).replace(/\.?0+e/, "e");
+  // Small ticks of one axis all have exponents, not only those below 0.001.
+  const ticks = (values) => values.map((value) => (value && Math.max(...values.map(Math.abs)) < 0.01 ? scientific(value) : plain(value)));
   const share = (value) => `${+(100 * value).toPrecision(4)}\u00a0%`;
   function hours(value) {
     const seconds = Math.round(value * 3600);
@@ -191,7 +194,6 @@
       return [low - margin, high + margin];
     }
     const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-    const own = chart.share ? share : plain;
     const plot = new uPlot(
       {
         width: holder.clientWidth,
@@ -210,7 +212,7 @@
         },
         axes: [
           { ...axis, size: 30, values: (plot, values) => values.map((value) => (state.x === "step" && value % 1 ? "" : format(state.x)(value))), space: 80 },
-          { ...axis, size: 62, values: (plot, values) => values.map(own), ...(isLog ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, values) => values } : {}) },
+          { ...axis, size: 62, values: (plot, values) => (chart.share ? values.map(share) : ticks(values)), ...(isLog ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, values) => values } : {}) },
         ],
         series: [
           {},

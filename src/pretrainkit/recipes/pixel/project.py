@@ -6,10 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from pretrainkit.corpus.stats import script_of
-from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, Stage
 from pretrainkit.recipes.text_projects import CORPUS, prepare_text, size, training_decisions
@@ -25,6 +25,8 @@ _DRAWN_CHARACTERS = 200
 _NUM_DRAWN = 200
 _MOST_MISSING = 0.5
 """Maximum share of characters without a glyph. With more, the project is refused."""
+_WORD = 40
+"""Number of letters that are enough to tell their script."""
 _WORD_CHARACTERS = 12
 """Maximum mean length of words. With longer words, the text counts as one without spaces between words."""
 _UNSHAPED = frozenset(
@@ -77,9 +79,9 @@ def propose(request: ProjectRequest) -> Proposal:
             "  give fonts with them among the data: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
         )
     left_out = [part for part in text.left_out if not part.what.endswith(SUFFIXES)]
+    facts = {**text.facts, "fonts": f"{len(files):,}, first {Path(files[0]).name}"}
     if drawing.missing.total():
-        lacking = f"of {drawing.num_characters:,} characters of a sample, which no font has (drawn as empty boxes)"
-        left_out.append(LeftOut(lacking, drawing.missing.total(), tuple(drawing.missing)[:3]))
+        facts["missing glyphs"] = _lacking(drawing, request)
     num_characters = (
         text.num_train_bytes * sum(map(len, sample)) / max(1, sum(len(beginning.encode()) for beginning in sample))
     )
@@ -87,7 +89,7 @@ def propose(request: ProjectRequest) -> Proposal:
     render = ("render", CORPUS, "--renderer", RENDERER, "--max-patches", str(max_patches), "--out", ROWS)
     return Proposal(
         preset=preset,
-        facts={**text.facts, "fonts": f"{len(files):,}, first {Path(files[0]).name}"},
+        facts=facts,
         left_out=tuple(left_out),
         decisions=(
             *text.decisions,
@@ -102,6 +104,22 @@ def propose(request: ProjectRequest) -> Proposal:
         # Rotary positions have no class in transformers.
         export_format="huggingface" if is_large else "safetensors",
         write_files=lambda folder: save_renderer(Renderer(config), folder / RENDERER),
+    )
+
+
+def _lacking(drawing: Drawing, request: ProjectRequest) -> str:
+    """Return the share of the characters without a glyph, their scripts, and how to give fonts that have them."""
+    share = drawing.missing.total() / drawing.num_characters
+    scripts = Counter[str]()
+    for character, count in drawing.missing.items():
+        scripts[script_of(_WORD * character)] += count
+    known = [name for name, _ in scripts.most_common() if name != "unknown"]
+    names = ", ".join(known[:6]) + (f" and {len(known) - 6} more" if len(known) > 6 else "")
+    data = " ".join(map(quote, request.data))
+    return (
+        f"{max(share, 0.0001):.2%} of the characters of a sample have none and are drawn as empty boxes"
+        + (f" ({names})" if known else f", such as {next(iter(drawing.missing))}")
+        + f"; to draw them, name fonts that have them: pretrainkit new pixel {data} FONT.ttf --out FOLDER"
     )
 
 
