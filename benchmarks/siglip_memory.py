@@ -76,9 +76,9 @@ def run_rank(port: int, rank: int, num_ranks: int, num_pairs: int, width: int, r
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     torch.set_num_threads(1)
     world = init_world("cpu")
-    found = [added_megabytes(world, num_pairs, width, gathers=gathers) for gathers in (False, True)]
+    megabytes = [added_megabytes(world, num_pairs, width, gathers=gathers) for gathers in (False, True)]
     if rank == 0:
-        results.put(found)
+        results.put(megabytes)
     world.close()
 
 

@@ -189,10 +189,10 @@ class LaunchOptions:
     """Minutes without an update after which the ranks count as failed. 0: never. Evaluations and the time before the
     first update do not count."""
     elastic: Annotated[str | None, Option(metavar="MIN:MAX")] = None
-    """With --launch local: train on so many machines, on each of which this command is started. The run continues when
-    machines come or go."""
+    """With --launch local: train on MIN to MAX machines, and start this command on each of them. The run continues when
+    machines join or leave."""
     meet: Annotated[str | None, Option(metavar="HOST:PORT")] = None
-    """With --elastic: where the machines meet: the name of the one that stays until the end, and a free port."""
+    """With --elastic: address at which the machines meet: a machine that stays until the end, and a free port of it."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Setting of the SLURM job, such as partition=gpu; see docs/launching.md. May be repeated."""
     cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
@@ -215,8 +215,8 @@ class LaunchOptions:
     @property
     def elastic_sizes(self) -> list[int]:
         """Numbers of ranks between MIN and MAX machines. Raises ConfigError if --elastic has another form."""
-        found = re.fullmatch(r"(\d+):(\d+)", self.elastic or "1:1")
-        fewest, most = map(int, found.groups()) if found else (0, 0)
+        sizes = re.fullmatch(r"(\d+):(\d+)", self.elastic or "1:1")
+        fewest, most = map(int, sizes.groups()) if sizes else (0, 0)
         if not 1 <= fewest <= most:
             raise ConfigError(
                 f"--elastic is {self.elastic!r}, but needs the form MIN:MAX\n  write for example --elastic 1:4"

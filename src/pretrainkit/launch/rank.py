@@ -3,7 +3,7 @@
 It runs MODULE like `python -m`. In addition it writes its process id and its exit code to the log folder, and copies
 its output to a file there (only rank 0 also prints it). It sends itself SIGTERM if its parent ends. It exits if another
 rank of this machine failed and the main thread does not notice. At SIGQUIT it writes the stacks of its threads to that
-file and goes on.
+file and continues.
 """
 
 import faulthandler
