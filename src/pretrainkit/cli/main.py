@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import inspect
 import logging
 import os
 import re
@@ -104,6 +105,8 @@ class LazyGroup(TyperGroup):
             leaf.params += _common_options()
             _group_options(leaf)
         for explained in (command, *subcommands):
+            # A paragraph becomes a line, which the terminal wraps; Typer would keep the line ends of the docstring.
+            explained.help = re.sub(r"(?<!\n)\n *(?!\n)", " ", inspect.cleandoc(explained.help or ""))
             _explain_errors(explained)
         return command
 
