@@ -210,6 +210,8 @@ def parse_override(override: str) -> tuple[list[str], Any]:
     """Parse 'a.b=1e-4' to (['a', 'b'], 0.0001). The value is YAML; invalid YAML is used as plain text."""
     path, equals, text = override.partition("=")
     parts = path.strip().split(".")
+    if any("\ud800" <= character <= "\udfff" for character in override):  # how Python reads bytes of arguments
+        raise ConfigError(f"cannot read {override!r}: it is not UTF-8\n  type it again, or set a locale with UTF-8")
     if not equals or not all(re.fullmatch(r"\w+", part) for part in parts):
         raise ConfigError(
             f"cannot read {override!r}\n  write settings as dotted.path=value, such as optimizer.peak_lr=1e-4"

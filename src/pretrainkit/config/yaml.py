@@ -13,6 +13,9 @@ _SafeLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoade
 """Loader of libyaml, ten times as fast, if PyYAML was built with it."""
 
 
+_MAX_DEPTH, _MAX_NODES = 100, 1_000_000
+
+
 class _Loader(_SafeLoader):  # type: ignore[misc, valid-type]  # chosen above
     """SafeLoader with YAML 1.2's booleans and floats; keys with two values are an error."""
 
@@ -63,9 +66,42 @@ def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
     """Parse a YAML text; `where` is its name in errors. With `tuples`, values tagged `!!python/tuple` become tuples.
     Raises ConfigError for anything that is not plain YAML."""
     try:
+        _check_size(text)
         return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(_explain(error, text, where)) from None
+    except (ValueError, OverflowError) as error:  # a date that does not exist, a number of thousands of digits
+        raise ConfigError(f"{where} is not valid YAML: {error}\n  quote such values") from None
+
+
+def _check_size(text: str) -> None:
+    """Raise YAMLError for values that are nested too deeply, which would overflow the stack of libyaml, and for aliases
+    that contain themselves, or whose copies multiply."""
+    sizes: dict[str | None, int] = {}  # nodes of each anchor, 0 while it is open
+    num_nodes: list[int] = [0]  # of each open collection
+    anchors: list[str | None] = []
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        problem = None
+        if isinstance(event, yaml.CollectionStartEvent):
+            sizes[event.anchor] = 0
+            anchors.append(event.anchor)
+            num_nodes.append(0)
+            problem = f"more than {_MAX_DEPTH} nested values" if len(anchors) > _MAX_DEPTH else None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size = num_nodes.pop() + 1
+            sizes[anchors.pop()] = size
+            num_nodes[-1] += size
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = 1
+            num_nodes[-1] += 1
+        elif isinstance(event, yaml.AliasEvent):
+            num_nodes[-1] += sizes.get(event.anchor, 1)
+            problem = f"the alias *{event.anchor} contains itself" if sizes.get(event.anchor) == 0 else None
+        if num_nodes[-1] > _MAX_NODES:
+            problem = f"more than {_MAX_NODES:,} values, counting the copies of aliases"
+        if problem:
+            line = event.start_mark.line + 1 if event.start_mark else "?"
+            raise yaml.constructor.ConstructorError(None, None, f"line {line}: {problem}")
 
 
 def _explain(error: yaml.YAMLError, text: str, where: str) -> str:

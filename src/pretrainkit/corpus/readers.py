@@ -16,7 +16,15 @@ from pretrainkit.corpus.books import WHITE_SPACE, BookCleaning, book_text, wiki_
 from pretrainkit.corpus.wikipedia.documents import dump_documents
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
-from pretrainkit.files.sources import Format, OnBytes, SourceFile, open_source, plain_chunks, split_lines
+from pretrainkit.files.sources import (
+    Format,
+    OnBytes,
+    SourceFile,
+    explained_table_errors,
+    open_source,
+    plain_chunks,
+    split_lines,
+)
 
 SENTENCE_LINES = {"lines": "sentences"}
 """Mark in the `meta` of documents from BERT text, in which each line of the text is one sentence."""
@@ -144,13 +152,15 @@ def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str =
         if number == 1:
             text = text.removeprefix("\ufeff")
         problem = None
+        may_have_surrogates = b"\\ud" in line or b"\\uD" in line
         try:
             values = [_decoder.decode(text)]
         except (ValueError, RecursionError):
             values, problem, unused = _several_values(text, following())
             waiting.extendleft(reversed(unused))
+            may_have_surrogates = True  # a value may continue on other lines
         for value in values:
-            if (b"\\ud" in line or b"\\uD" in line) and _has_lone_surrogate(value):
+            if may_have_surrogates and _has_lone_surrogate(value):
                 skips.bad("invalid_json", address, place, "an escape names half of a surrogate pair")
             else:
                 yield value, place
@@ -248,38 +258,41 @@ def _columns(
     source: SourceFile, skips: Skips, text_key: str, on_bytes: OnBytes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the documents of a parquet file, or of an Arrow file of a folder that `datasets` saved."""
+    kind = "an Arrow" if source.format == "arrow" else "a parquet"
+    with open_source(source.address) as file, explained_table_errors(source.address, kind):
+        names, batches = _opened_table(file, source.format)
+        if text_key not in names:
+            raise DataError(
+                f"{source.address}: there is no column {text_key!r}\n"
+                f"  its columns are: {', '.join(names)}; name the column with the text with --text-key"
+            )
+        columns = [text_key, *(["meta"] if "meta" in names else [])]
+        row = 0
+        for batch in batches(columns):
+            for name in columns:  # values at wrong places would end the process
+                _as_bytes(batch[name]).validate(full=True)
+            metas = batch["meta"].to_pylist() if "meta" in columns else None
+            for index, scalar in enumerate(batch[text_key]):
+                row += 1
+                try:
+                    text = scalar.as_py()
+                except UnicodeDecodeError as error:
+                    skips.bad("invalid_utf8", source.address, f"row {row}", utf8_detail(error))
+                    continue
+                if type(text) is not str:
+                    skips.skip("no_text", source.address, f"row {row}", f"{text_key!r} is {type(text).__name__}")
+                    continue
+                yield text, _meta_of(metas[index] if metas else None)
+        if on_bytes:
+            on_bytes(source.num_bytes)
+
+
+def _as_bytes(column: Any) -> Any:
+    """Return a column of texts as bytes, whose encoding is checked row by row; other columns as they are."""
     import pyarrow
 
-    with open_source(source.address) as file:
-        try:
-            names, batches = _opened_table(file, source.format)
-            if text_key not in names:
-                raise DataError(
-                    f"{source.address}: there is no column {text_key!r}\n"
-                    f"  its columns are: {', '.join(names)}; name the column with the text with --text-key"
-                )
-            columns = [text_key, *(["meta"] if "meta" in names else [])]
-            row = 0
-            for batch in batches(columns):
-                metas = batch["meta"].to_pylist() if "meta" in columns else None
-                for index, scalar in enumerate(batch[text_key]):
-                    row += 1
-                    try:
-                        text = scalar.as_py()
-                    except UnicodeDecodeError as error:
-                        skips.bad("invalid_utf8", source.address, f"row {row}", utf8_detail(error))
-                        continue
-                    if type(text) is not str:
-                        skips.skip("no_text", source.address, f"row {row}", f"{text_key!r} is {type(text).__name__}")
-                        continue
-                    yield text, _meta_of(metas[index] if metas else None)
-            if on_bytes:
-                on_bytes(source.num_bytes)
-        except (pyarrow.ArrowException, OSError) as error:
-            kind = "an Arrow" if source.format == "arrow" else "a parquet"
-            raise DataError(
-                f"{source.address} is not {kind} file, or is damaged: {error}\n  download or create the file again"
-            ) from error
+    binary = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}.get(column.type)
+    return column if binary is None else column.cast(binary)
 
 
 def _opened_table(file: BinaryIO, format: Format) -> tuple[list[str], Callable[[list[str]], Iterable[Any]]]:

@@ -15,12 +15,15 @@ import io
 import math
 import os
 import re
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +31,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data import tar
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import expected_form
 
 CROP_SETTINGS = "crop_settings"
 """Folder of the crops from which tokens were computed."""
@@ -36,6 +40,11 @@ Suffixes = Mapping[str, Sequence[str]]
 """File extensions of each modality's folder, in lower case."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _NUMPY = b"\x93NUMPY"
+BAD_ARRAYS = (
+    *(ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, LookupError),
+    *(MemoryError, OverflowError, RecursionError, NotImplementedError, BadZipFile, zlib.error),
+)
+"""Errors of `numpy.load`: it parses headers as literals of Python, and makes arrays of the size that they declare."""
 _FARTHEST = 10.0
 """Limit in standard deviations; 0.5 % of the depth of corridors (TartanAir) exceeds it."""
 
@@ -202,7 +211,8 @@ class _Stream:
         self.rows: list[tuple[int, int, int]] = []
         """Archive number, offset and size in bytes of each sample."""
         for number, table in enumerate(tables):
-            keys, offsets, sizes = (table.column(name).to_pylist() for name in ("key", "offset", "num_bytes"))
+            with expected_form(f"the index of {self.archives[number]}", "remove the .index files beside it"):
+                keys, offsets, sizes = (table.column(name).to_pylist() for name in ("key", "offset", "num_bytes"))
             self.keys += [f"{number:05d}/{key}" for key in keys]
             self.rows += [(number, offset, size) for offset, size in zip(offsets, sizes, strict=True)]
 
@@ -287,7 +297,7 @@ def read_array(content: bytes, name: str) -> NDArray[Any]:
     """Return the array of a file that `numpy.save` wrote. Raises DataError if the file is not such an array."""
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except BAD_ARRAYS as error:
         raise DataError(f"{name} cannot be read as an array: {error}\n  write it with numpy.save") from error
     if not isinstance(array, np.ndarray):
         raise DataError(f"{name} contains several arrays\n  write one with numpy.save")

@@ -107,10 +107,11 @@ def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None]
         # The library treats a truncated header, or zeros from an incomplete download, as the end.
         if len(rest) < tarfile.BLOCKSIZE or len(rest) > _LARGEST_PADDING or rest.strip(b"\0"):
             raise tarfile.ReadError(f"it is truncated or damaged at byte {end:,} of {num_bytes:,}")
-    except tarfile.TarError as error:
+    except (tarfile.TarError, MemoryError) as error:
+        reason = error if str(error) else tarfile.ReadError("a header declares a name that is longer than the memory")
         if on_break is None:
-            raise _unreadable(path, error) from error
-        on_break(str(error))
+            raise _unreadable(path, reason) from error
+        on_break(str(reason))
     except ValueError as error:
         if not is_address(str(path)):
             raise _unreadable(path, error) from error
@@ -170,6 +171,8 @@ class TarReader:
         if is_address(path):
             return _retried(path, lambda: _fetch(path, offset, end))
         descriptor = self._descriptor(archive)
+        if not 0 <= offset <= end <= descriptor.num_bytes:  # or a damaged index would ask for more than the memory
+            raise OSError(f"{path} ends before byte {end}")
         data = more = os.pread(descriptor.number, num_bytes, offset)
         while more and len(data) < num_bytes:
             more = os.pread(descriptor.number, num_bytes - len(data), offset + len(data))
@@ -219,6 +222,7 @@ class _Descriptor:
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY)
+        self.num_bytes = os.fstat(self.number).st_size
         weakref.finalize(self, os.close, self.number)
 
 
@@ -355,7 +359,8 @@ def _read(place: Path, stamp: bytes) -> pa.Table | None:
     """Return the stored table, or None if it is missing, damaged or out of date."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
-    except (OSError, pa.ArrowInvalid):
+        table.validate(full=True)  # values at wrong places would end the process
+    except (OSError, pa.ArrowException, ValueError, MemoryError):
         return None
     return table if (table.schema.metadata or {}).get(_STAMP) == stamp else None
 

@@ -26,6 +26,7 @@ from pretrainkit.files.manifest import (
     made_by,
     manifest_path,
     read_manifest,
+    read_object,
     write_manifest,
 )
 from pretrainkit.workers.processes import Progress, Quiet
@@ -193,7 +194,7 @@ def _encoded(line: Mapping[str, Any]) -> bytes:
 def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
     path = chunks / "request.json"
     if path.is_file():
-        earlier = json.loads(path.read_bytes())
+        earlier = read_object(path, "start again with --overwrite")
         if earlier != request and any(chunks.glob("chunk-*.jsonl")):
             raise InputError(
                 f"{chunks} contains parts of other answers{_differences(earlier, request)}\n"

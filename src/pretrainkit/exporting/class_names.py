@@ -17,7 +17,7 @@ HEADS: dict[Reads, str] = {
 
 def read_by_head(values: Mapping[str, Any]) -> Reads | None:
     """Return the input of the head of the model in a config.json, or None if the model has another head or none."""
-    names = values.get("architectures") or ()
+    names = list(map(str, values.get("architectures") or ()))
     return next((reads for reads, end in HEADS.items() if any(name.endswith(end) for name in names)), None)
 
 

@@ -4,21 +4,22 @@ training checkpoint.
 Source: the hub's format of `apple/ml-4m`.
 """
 
-import json
+import math
 import pickle
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile, is_zipfile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.folder import new_file
-from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.safetensors import listed_parts, read_tensors, write_tensors
+from pretrainkit.files.manifest import read_object
 
 _WEIGHTS = "model.safetensors"
 _PICKLED = "pytorch_model"
@@ -57,7 +58,7 @@ def read_published(path: Path, marker: str, *, needs_config: bool) -> tuple[dict
         tensors, header = read_pickle(file, ("model",), "a model.safetensors or checkpoint-final.pth"), {}
     beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
     if marker not in header and beside.is_file():
-        header = _read_json(beside)
+        header = read_object(beside, "copy it again")
     if needs_config and marker not in header:
         raise CheckpointError(
             f"{path} has no model config: neither its header nor a config.json beside it has {marker}\n"
@@ -73,7 +74,7 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(file, framework="pt") as content:
             header = {name: _parsed(text) for name, text in (content.metadata() or {}).items()}
             return {name: content.get_tensor(name) for name in content.keys()}, header  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:  # ValueError: a name that is not UTF-8
         raise CheckpointError(
             f"{file} cannot be read: {error}\n  it may be incomplete: copy it again, or pass another file or folder"
         ) from None
@@ -87,19 +88,9 @@ def _parsed(text: str) -> Any:
         return text
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     return None if value == "None" else value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}\n  copy it again") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} does not contain a JSON object\n  copy it again")
-    return values
 
 
 def read_saved(folder: Path) -> dict[str, Tensor]:
@@ -108,13 +99,8 @@ def read_saved(folder: Path) -> dict[str, Tensor]:
     single, index = folder / f"{_PICKLED}.bin", folder / f"{_PICKLED}.bin.index.json"
     if any(folder.glob("*.safetensors")) or not (single.is_file() or index.is_file()):
         return read_tensors(folder)
-    names = [single.name]
-    if not single.is_file():
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
     tensors: dict[str, Tensor] = {}
-    for name in names:
-        if Path(name).name != name:
-            raise CheckpointError(f"{index} lists the part {name!r}, which is not a file beside it\n  copy all parts")
+    for name in [single.name] if single.is_file() else listed_parts(index):
         tensors |= read_pickle(folder / name, ("state_dict",), "the weights that transformers saved")
     return tensors
 
@@ -146,6 +132,11 @@ def read_pickle(file: Path, keys: Sequence[str], expected: str) -> dict[str, Ten
         raise CheckpointError(
             f"{file} has no weights: none of {', '.join(keys)} is a mapping of tensors\n  pass {expected}"
         )
+    for name, value in weights.items():
+        if value.layout is not torch.strided or value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise CheckpointError(
+                f"{file}: the tensor {name!r} repeats its elements, which no trained weights do\n  pass {expected}"
+            )
     return dict(weights)
 
 
@@ -164,8 +155,11 @@ def is_torchscript(file: Path) -> bool:
     """Return True if a file is a program of `torch.jit.save`, the format of OpenAI's CLIP."""
     if not is_zipfile(file):
         return False
-    with ZipFile(file) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    try:
+        with ZipFile(file) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (BadZipFile, ValueError, NotImplementedError):  # damaged; the reader that is chosen then says so
+        return False
 
 
 def read_torchscript(file: Path) -> dict[str, Tensor]:
@@ -177,10 +171,12 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
     """
     try:
         with ZipFile(file) as archive:
+            if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("its members are compressed, which torch.jit.save does not do")
             names = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             root = next(names).removesuffix("data.pkl")
             return dict(_tensors_of(_TorchScriptReader(archive, root).load()))
-    except (OSError, BadZipFile, StopIteration, KeyError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+    except Exception as error:  # damaged pickles and archives raise exceptions of any type
         raise CheckpointError(f"{file} cannot be read: {str(error)[:200]}\n  copy it again") from None
 
 
@@ -211,6 +207,8 @@ class _TorchScriptReader(pickle.Unpickler):
 
 
 def _tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor:
+    if math.prod(size) > storage.numel():
+        raise ValueError(f"a tensor of {list(size)} repeats its elements")
     return storage.as_strided(size, stride, offset).clone()
 
 

@@ -1,6 +1,5 @@
 """Tensors in safetensors files, which cannot execute code when they are read."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
+from pretrainkit.files.manifest import expected_form, read_object
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -35,7 +35,7 @@ def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:
     if single.is_file():
         names = [single.name]
     elif index.is_file():
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        names = listed_parts(index)
     else:
         raise CheckpointError(
             f"{folder} has neither {single.name} nor {index.name}\n"
@@ -44,10 +44,21 @@ def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
     for name in names:
-        if Path(name).name != name or not (folder / name).is_file():
-            raise CheckpointError(f"{index} lists the part {name!r}, which is not in {folder}\n  copy all parts")
         try:
             tensors |= load_file(folder / name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{folder / name} cannot be read: {error}\n  copy it again") from None
     return tensors
+
+
+def listed_parts(index: Path) -> list[str]:
+    """Return the names of the files that an index of weights lists. Raises CheckpointError if one is not beside it, and
+    DataError if the index is damaged."""
+    with expected_form(index, "copy it again"):
+        names = sorted(set(read_object(index, "copy it again")["weight_map"].values()))
+        for name in names:
+            if Path(name).name != name or not os.path.isfile(index.with_name(name)):
+                raise CheckpointError(
+                    f"{index} lists the part {name!r}, which is not in {index.parent}\n  copy all parts"
+                )
+    return names

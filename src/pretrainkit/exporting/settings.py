@@ -68,7 +68,7 @@ def read_settings(path: Path) -> Settings | None:
         is_same = values["config.json"] == _digest(path.with_name("config.json"))
         held_out = tuple(values.get("held_out", ()))
         return Settings(dict(values["config"]), values["trained_length"], is_same, held_out)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}\n"
             "  copy the export again; without this file it is read like a model of another tool"

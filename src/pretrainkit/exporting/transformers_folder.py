@@ -13,6 +13,7 @@ from torch import Tensor
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.files.manifest import expected_form, read_object
 
 T = TypeVar("T")
 A = TypeVar("A", bound=str)
@@ -31,11 +32,9 @@ def read_config(
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no config.json\n  pass a folder {kind}")
-    try:
-        values = json.loads(path.read_bytes())
+    values = read_object(path, "copy it again")
+    with expected_form(path, "copy it again"):
         return parse(values), values
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
 
 
 def only(values: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -146,25 +146,46 @@ def write_manifest(output: str | Path, content: Mapping[str, Any]) -> Path:
     return path
 
 
+def read_object(path: Path, fix: str = "restore it from a copy") -> dict[str, Any]:
+    """Return the JSON object in a file. Raises DataError, with the advice `fix`, if there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {error}\n  {fix}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} contains a {type(content).__name__}, not an object\n  {fix}")
+    return content
+
+
 def read_manifest(output: str | Path) -> dict[str, Any]:
     """Read the manifest of a folder or file. Raises DataError if there is none, or it is not a JSON object."""
     path = manifest_path(output)
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
+    if not path.exists():
         raise DataError(
             f"{output} has no {MANIFEST_NAME}\n"
             "  either this is not an output of pretrainkit, or the command that writes it did not finish: run it again"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read: {error}\n  restore it from a copy, or remove the output and create it again"
-        ) from error
-    if not isinstance(content, dict):
-        raise DataError(
-            f"{path} contains a {type(content).__name__}, not an object\n  remove the output and create it again"
         )
-    return content
+    return read_object(path, "restore it from a copy, or remove the output and create it again")
+
+
+@contextmanager
+def expected_form(path: str | Path, fix: str = "restore it from a copy, or create it again") -> Iterator[None]:
+    """Turn errors about the form of the content of `path`, such as a missing key or a value of another type, into a
+    DataError. The block should only take values out of the content, so that it hides no mistake in the code."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise DataError(f"{path} is damaged, or was written by another program: {reason[:300]}\n  {fix}") from error
+
+
+def path_inside(folder: Path, name: str, origin: Path) -> Path:
+    """Return the path of a file that `origin` names. Raises DataError if it would be outside of `folder`."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise DataError(
+            f"{origin} names the file {name!r}, which is outside of its folder\n  do not use it: it may be an attack"
+        )
+    return folder / name
 
 
 def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
@@ -173,16 +194,17 @@ def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     `checksums`: also read the files to compare their sha256 (about 0.7 s per GB), not only their sizes. Raises
     DataError, which names all missing and different files.
     """
-    content, folder = read_manifest(output), manifest_path(output).parent
+    content, path = read_manifest(output), manifest_path(output)
     problems = []
-    for shard in content.get("shards", []):
-        path = folder / shard["name"]
-        if not path.is_file():
-            problems.append(f"{path} is missing")
-        elif (num_bytes := path.stat().st_size) != shard["num_bytes"]:
-            problems.append(f"{path} has {num_bytes} bytes instead of {shard['num_bytes']}")
-        elif checksums and (digest := file_sha256(path)) != shard["sha256"]:
-            problems.append(f"{path} has sha256 {digest} instead of {shard['sha256']}")
+    with expected_form(path):
+        for shard in content.get("shards", []):
+            file = path_inside(path.parent, shard["name"], path)
+            if not os.path.isfile(file):  # False also for names that no file can have
+                problems.append(f"{file} is missing")
+            elif (num_bytes := file.stat().st_size) != shard["num_bytes"]:
+                problems.append(f"{file} has {num_bytes} bytes instead of {shard['num_bytes']}")
+            elif checksums and (digest := file_sha256(file)) != shard["sha256"]:
+                problems.append(f"{file} has sha256 {digest} instead of {shard['sha256']}")
     if problems:
         raise DataError(
             f"{output} does not match its manifest\n  "

@@ -293,6 +293,21 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
 
 
 @contextmanager
+def explained_table_errors(address: str | Path, kind: str = "a parquet") -> Iterator[None]:
+    """Turn errors of pyarrow about a parquet or Arrow file into a DataError."""
+    import pyarrow
+
+    try:
+        yield
+    # ValueError: a name that is not UTF-8; MemoryError: a damaged size; KeyError: two columns of one name
+    except (pyarrow.ArrowException, OSError, ValueError, MemoryError, KeyError) as error:
+        reason = error if str(error) else "a size in it is wrong"
+        raise DataError(
+            f"{address} is not {kind} file, or is damaged: {reason}\n  download or create the file again"
+        ) from error
+
+
+@contextmanager
 def explained_read_errors(address: str) -> Iterator[None]:
     """Turn errors of fsspec and its drivers into a DataError, or into a MissingPackageError if a driver is missing."""
     try:

@@ -32,7 +32,7 @@ def read_flax(path: Path) -> Any:
         tree = reader.value()
         if reader.place != len(reader.data):
             raise ValueError(f"{len(reader.data) - reader.place} bytes follow the value")
-    except (OSError, ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, struct.error, RecursionError) as error:
         raise CheckpointError(
             f"{path} is not a complete Flax checkpoint: {error}\n  copy it again; it is one file"
         ) from error

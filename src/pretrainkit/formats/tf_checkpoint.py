@@ -7,6 +7,7 @@ Source: tensorflow/core/protobuf/{tensor_bundle,saved_tensor_slice}.proto, tenso
 """
 
 import re
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,7 +108,7 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
                         self._readers[key.decode()] = partial(self._from_bundle, key.decode(), entry)
             else:
                 self._readers = {name: saved.array for name, saved in read_tables(_table_files(self.prefix)).items()}
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, LookupError, struct.error) as error:
             raise _unreadable(f"checkpoint {self.prefix}", error) from error
 
     def __iter__(self) -> Iterator[str]:
@@ -120,7 +121,7 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         """Read an array. Raises KeyError if there is none, and CheckpointError if its data is missing or damaged."""
         try:
             return self._readers[name]()
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, TypeError, LookupError, MemoryError, OverflowError) as error:
             raise _unreadable(f"{name} of checkpoint {self.prefix}", error) from error
 
     def _from_bundle(self, name: str, entry: Any) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import atomic_file, expected_form
 from pretrainkit.files.work import lock
 
 Kind = Literal["local", "slurm", "cloud"]
@@ -67,6 +67,7 @@ class Launch:
         return self.num_nodes * self.processes_per_node
 
 
+_OF_ATTEMPTS = ("job", "code", "cause", "checkpoint", "then", "time")
 _LAUNCHES = TypeAdapter(list[Launch])
 
 
@@ -186,7 +187,11 @@ class LaunchFolder:
     def attempts(self) -> list[dict[str, Any]]:
         """Return the ends of all attempts, oldest first."""
         path = self.path / "attempts.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        if not path.is_file():
+            return []
+        with expected_form(path, "remove it; it only records how earlier attempts ended"):
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            return [{name: row[name] for name in _OF_ATTEMPTS} for row in rows]
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.exporting.folder import new_folder
-from pretrainkit.files.manifest import atomic_file, made_by
+from pretrainkit.files.manifest import atomic_file, made_by, read_object
 from pretrainkit.project.files import REPORT, RUN, all_stages, as_json, write_project
 from pretrainkit.recipes.capabilities import StartsProjects
 from pretrainkit.recipes.proposal import ProjectRequest
@@ -167,10 +167,10 @@ def _existing(folder: Path, recipe: str, data: Sequence[str], hours: float | Non
     path = folder / RECORD
     if not path.is_file():
         raise InputError(f"{folder} holds something else than a project\n  name a new folder: --out FOLDER")
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    wanted = {"recipe": recipe, "data": list(data), "hours": record["hours"] if hours is None else hours}
-    if changed := [name for name, value in wanted.items() if record[name] != value]:
-        differences = "; ".join(f"{name} was {_shown(record[name])}, not {_shown(wanted[name])}" for name in changed)
+    record = read_object(path)
+    wanted = {"recipe": recipe, "data": list(data), "hours": record.get("hours") if hours is None else hours}
+    if changed := [name for name, value in wanted.items() if record.get(name) != value]:
+        differences = "; ".join(f"{name} was {_shown(record.get(name))}, not {_shown(wanted[name])}" for name in changed)
         raise InputError(
             f"{folder} holds another project: {differences}\n"
             f"  continue that one: bash {quote(str(folder / RUN))}\n"

@@ -94,9 +94,10 @@ def load_renderer(
     if not isinstance(name, str) or not Path(name).name:
         raise DataError(f"{path} names no font\n  set its font_file to the name of a file beside it")
     values["font_file"] = str(path.parent / Path(name).name)
-    values["fallback_fonts"] = [
-        str(path.parent / FALLBACKS_NAME / str(font)) for font in values.get("fallback_fonts", [])
-    ]
+    fallbacks = values.get("fallback_fonts", [])
+    if not isinstance(fallbacks, list):
+        raise DataError(f"{extras_path}: fallback_fonts is not a list\n  write the folder again with save_renderer")
+    values["fallback_fonts"] = [str(path.parent / FALLBACKS_NAME / Path(str(font)).name) for font in fallbacks]
     config = validated(values | changes, path)
     for font in (config.font_file, *config.fallback_fonts):
         if not Path(font).exists():

@@ -126,8 +126,13 @@ class FreeTypeEngine:
             advance, is_missing = 0, False
             slot = self.atlas.add(np.zeros((0, 0), np.uint8), 0, 0)
         else:
-            face.load_glyph(index, self._freetype.FT_LOAD_DEFAULT)
-            face.glyph.render(self._freetype.FT_RENDER_MODE_NORMAL)
+            try:
+                face.load_glyph(index, self._freetype.FT_LOAD_DEFAULT)
+                face.glyph.render(self._freetype.FT_RENDER_MODE_NORMAL)
+            except self._freetype.FT_Exception as error:
+                raise DataError(
+                    f"the font's glyph of {chr(code)!r} is damaged: {error}\n  download the font again, or give another"
+                ) from error
             advance = (face.glyph.advance.x + 32) >> 6  # from 64ths to the nearest whole pixel
             bitmap = _coverage(face.glyph.bitmap, self._freetype)
             slot = self.atlas.add(bitmap, face.glyph.bitmap_left, face.glyph.bitmap_top)

@@ -18,6 +18,7 @@ import numpy as np
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, file_sha256, fingerprint, made_by, read_manifest, write_manifest
+from pretrainkit.files.sources import explained_table_errors
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.prerender import KIND, RENDERER_FOLDER
 from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, new_row_file
@@ -273,10 +274,7 @@ def required_row_files(folder: str | Path) -> list[Path]:
 
 def open_parquet(path: Path) -> Any:
     """Open a parquet file for reading. Raises DataError if it is not a valid one."""
-    import pyarrow
     import pyarrow.parquet
 
-    try:
+    with explained_table_errors(path):
         return pyarrow.parquet.ParquetFile(path, memory_map=True)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} is damaged or not a parquet file: {error}\n  download or create it again") from error

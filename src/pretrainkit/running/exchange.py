@@ -22,6 +22,7 @@ from pretrainkit.exporting.settings import (
     settings_beside,
     write_settings,
 )
+from pretrainkit.files.manifest import read_object
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ImportedConfig,
@@ -353,10 +354,7 @@ def _recipe_of_format(format: str) -> str:
 def _recipe_of_folder(folder: Path) -> str:
     """Return the recipe that reads a folder of transformers. A recipe that also reads folders without a recipe name is
     preferred for its own model types."""
-    try:
-        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
-    except (ValueError, AttributeError):
-        kind = None
+    kind = read_object(folder / "config.json", "copy the folder again").get("model_type")
     for name, recipe in recipes_able(ReadsHuggingFace).items():
         if recipe.reads_unnamed_huggingface and kind in (None, *recipe.huggingface_types):
             return name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.class_names import read_by_head
 from pretrainkit.exporting.settings import REST, ROUNDED, SETTINGS, is_rounded, read_settings
+from pretrainkit.files.manifest import expected_form, read_object
 from pretrainkit.recipes.capabilities import Generates, Infers, KeepsTokenizer, Scores, StandsOnEncoder
 from pretrainkit.recipes.exchange import ReadsHuggingFace
 from pretrainkit.recipes.recipe import Recipe
@@ -239,7 +239,9 @@ def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], 
 
 def recipe_of_export(folder: Path) -> str:
     """Return the name of the recipe that reads a Hugging Face folder."""
-    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if read_by_head(content) is not None and (readers := recipes_able(StandsOnEncoder)):
+    content = read_object(folder / "config.json", "copy the folder again")
+    with expected_form(folder / "config.json", "copy the folder again"):
+        has_head = read_by_head(content) is not None
+    if has_head and (readers := recipes_able(StandsOnEncoder)):
         return next(iter(readers))
     return recipe_of_huggingface(content.get("model_type"), str(folder))

@@ -15,7 +15,7 @@ from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError, RunError
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import atomic_file, read_object
 from pretrainkit.files.work import lock
 from pretrainkit.sweep.memory import Machine, MemoryBudget, gpu_of
 from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
@@ -149,7 +149,7 @@ class Sweep:
         path = self.out / "sweep.json"
         shared = {"from": origin, "settings": [*self.plan.settings], "intermediate_mnli": self.plan.has_intermediate}
         if path.is_file():
-            earlier = json.loads(path.read_bytes())
+            earlier = read_object(path)
             if earlier != shared:
                 names = [name for name in shared if earlier.get(name) != shared[name]]
                 raise InputError(
@@ -232,7 +232,7 @@ class Sweep:
 
     def _metrics(self, cell: Cell) -> Metrics:
         """Return the held-out metrics at the end of a run."""
-        summary = json.loads((self.out / cell.name / SUMMARY).read_bytes())
+        summary = read_object(self.out / cell.name / SUMMARY, "remove that run's folder to train it again")
         return {name.removeprefix("valid_"): value for name, value in summary.items() if name.startswith("valid_")}
 
 

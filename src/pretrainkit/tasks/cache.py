@@ -21,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import expected_form, path_inside, read_object
 from pretrainkit.tasks.steps import Example, Examples
 from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
 
 COMPLETED = "COMPLETED"
+_AGAIN = "create the cache again: pretrainkit tasks cache TASK --out DIR --overwrite"
 MISSING = "\x00missing"
 """Key of an extras record that lists the features that an example lacks."""
 _logger = logging.getLogger(__name__)
@@ -60,10 +62,10 @@ class TaskCache:
 
     def info(self, split: str) -> dict[str, Any]:
         """Return shards, features and fingerprint."""
-        return _json(self.folder / f"info.{split}.json")
+        return read_object(self.folder / f"info.{split}.json", _AGAIN)
 
     def stats(self, split: str) -> dict[str, int]:
-        return _json(self.folder / f"stats.{split}.json")
+        return read_object(self.folder / f"stats.{split}.json", _AGAIN)
 
     def examples(self, split: str) -> "CachedExamples":
         return CachedExamples(self.folder, split, self.info(split))
@@ -83,7 +85,7 @@ def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache
                 "task %s: its source cannot be read, so the cache in %s is not checked: %s", task.name, path, error
             )
             return cache
-        if cache.info(split)["fingerprint"] == expected:
+        if cache.info(split).get("fingerprint") == expected:
             return cache
         _logger.warning(
             "task %s: the cache in %s is outdated: its data, steps or vocabularies have changed. Examples of %s are "
@@ -100,10 +102,17 @@ class CachedExamples(Examples):
 
     def __init__(self, folder: Path, split: str, info: Mapping[str, Any]) -> None:
         self._folder, self._split, self._info = folder, split, dict(info)
-        self.shards = {name: TokenShards.open(folder / split / name) for name in info["features"]}
+        path = folder / f"info.{split}.json"
+        with expected_form(path, _AGAIN):
+            dtypes = {name: np.dtype(feature["dtype"]) for name, feature in info["features"].items()}
+            counts, num_shards = [int(count) for count in info["shard_examples"]], len(info["shard_examples"])
+            if num_shards != info["num_shards"] or not counts or min(counts) < 0:
+                raise ValueError("num_shards and shard_examples do not fit together")
+            folders = {name: path_inside(folder / split, name, path) for name in dtypes}
+        self._dtypes = dtypes
+        self.shards = {name: TokenShards.open(place) for name, place in folders.items()}
         """Token shards of each feature: one document per example, empty if the example lacks the feature."""
-        self._ends: list[int] = np.cumsum(info["shard_examples"]).tolist()
-        num_shards = info["num_shards"]
+        self._ends: list[int] = np.cumsum(counts).tolist()
         names = [extras_name(shard, num_shards, "jsonl") for shard in range(num_shards)]
         self._extras = [_map(folder / split / name, np.uint8) for name in names]
         self._extra_ends = [
@@ -121,13 +130,17 @@ class CachedExamples(Examples):
             parts = []
             for shard in range(shards.num_shards):
                 # An example has one sentence or none, so documents end at ends of sentences.
-                ends = np.concatenate([[0], shards.sentence_ends(shard)])
-                begins = ends[np.concatenate([[0], shards.document_ends(shard)])]
+                sentence_ends, document_ends = shards.boundaries(shard)
+                begins = np.concatenate([[0], sentence_ends])[np.concatenate([[0], document_ends])]
                 parts.append((shards.tokens(shard), begins))
-            readers.append((name, np.dtype(self._info["features"][name]["dtype"]), parts))
+            readers.append((name, self._dtypes[name], parts))
         return readers
 
     def example(self, index: int) -> Example:
+        with expected_form(f"example {index} of {self._folder}, split {self._split},", _AGAIN):
+            return self._example(index)
+
+    def _example(self, index: int) -> Example:
         shard = bisect_right(self._ends, index)
         own = index - (self._ends[shard - 1] if shard else 0)
         example: Example = {}
@@ -181,15 +194,10 @@ def _decoded(content: dict[str, Any]) -> Any:
 def _map(path: Path, dtype: type) -> NDArray:
     if not path.is_file():
         raise _damaged(f"{path} is missing")
+    if path.stat().st_size % np.dtype(dtype).itemsize:
+        raise _damaged(f"{path} is truncated")
     return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.empty(0, dtype)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise _damaged(f"{path} cannot be read: {error}") from error
-
-
 def _damaged(problem: str) -> DataError:
-    return DataError(f"{problem}\n  create the cache again: pretrainkit tasks cache TASK --out DIR --overwrite")
+    return DataError(f"{problem}\n  {_AGAIN}")

@@ -265,7 +265,7 @@ def _is_cached(folder: Path, fingerprints: dict[str, str], task_name: str, overw
         differing = [
             split
             for split, expected in fingerprints.items()
-            if not cache.has(split) or cache.info(split)["fingerprint"] != expected
+            if not cache.has(split) or cache.info(split).get("fingerprint") != expected
         ]
     except DataError:  # the cache is damaged
         if not overwrite:

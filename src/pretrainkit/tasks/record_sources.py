@@ -3,7 +3,6 @@
 Every record has random access: one pass through its file finds the positions and verifies the checksums.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +13,13 @@ import numpy as np
 
 from pretrainkit.data.line_index import index_records
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import expected_form, read_object
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.formats.tf_messages import Feature as ExampleFeature
 from pretrainkit.formats.tf_messages import parse_example
 from pretrainkit.tasks.sources import BySplit, Example, Files, LineSource, once
 
+_AGAIN = "copy the cache again"
 _TEXT, _BYTES = "string", "bytes"
 _DTYPES = {"str": _TEXT, "object": _TEXT}
 """SeqIO's other names of dtypes."""
@@ -55,6 +56,17 @@ class RecordFeature:
         if len(texts) != 1:
             raise ValueError(f"it contains {len(texts)} texts, not one")
         return texts[0]
+
+
+def _feature(entry: Mapping[str, Any]) -> RecordFeature:
+    """Return a feature of SeqIO. Raises TypeError or ValueError for an unknown dtype or an invalid shape."""
+    dtype = _DTYPES.get(str(entry["dtype"]), str(entry["dtype"]))
+    if dtype not in (_TEXT, _BYTES) and np.dtype(dtype).kind not in "biuf":
+        raise ValueError(f"the dtype {dtype} is unknown")
+    shape = tuple(entry["shape"])
+    if not all(size is None or (type(size) is int and size >= 0) for size in shape):
+        raise ValueError(f"{shape} is not a shape")
+    return RecordFeature(dtype, shape)
 
 
 class TfRecords(LineSource):
@@ -145,8 +157,12 @@ class SeqioCache(BySplit):
                 f"{self.folder} is not a complete cache of SeqIO: it has no file COMPLETED\n"
                 "  use the folder of the task, CACHE/TASK_NAME, and copy all of it"
             )
-        info = self._json(f"info.{split}.json")
-        num_shards = int(info["num_shards"])
+        with expected_form(self.folder / f"info.{split}.json", _AGAIN):
+            info = read_object(self.folder / f"info.{split}.json", _AGAIN)
+            num_shards = int(info["num_shards"])
+            features = {name: _feature(entry) for name, entry in info["features"].items()}
+            if not 0 <= num_shards < 100_000:
+                raise ValueError(f"{num_shards} is not a number of files")
         names = [f"{split}.tfrecord-{shard:05d}-of-{num_shards:05d}" for shard in range(num_shards)]
         missing = [name for name in names if not (self.folder / name).is_file()]
         if missing:
@@ -154,12 +170,10 @@ class SeqioCache(BySplit):
                 f"{self.folder} lacks {len(missing)} of {num_shards} files of {split!r}, such as {missing[0]}\n"
                 "  copy all of it; caches in ArrayRecord files are not supported"
             )
-        features = {
-            name: RecordFeature(_DTYPES.get(str(entry["dtype"]), str(entry["dtype"])), tuple(entry["shape"]))
-            for name, entry in info["features"].items()
-        }
         opened = TfRecords({split: [self.folder / name for name in names]}, features)
-        expected, num_examples = self.stats(split).get("examples"), sum(opened.file_sizes(split))
+        with expected_form(self.folder / f"stats.{split}.json", _AGAIN):
+            expected = self.stats(split).get("examples")
+        num_examples = sum(opened.file_sizes(split))
         if expected is not None and expected != num_examples:
             raise DataError(
                 f"{self.folder} has {num_examples} examples of {split!r}, but {expected} in its stats.{split}.json\n"
@@ -169,10 +183,5 @@ class SeqioCache(BySplit):
 
     def stats(self, split: str) -> dict[str, int]:
         """Return the counts of `stats.SPLIT.json`, such as examples and targets_tokens; empty without such a file."""
-        return self._json(f"stats.{split}.json") if (self.folder / f"stats.{split}.json").is_file() else {}
-
-    def _json(self, name: str) -> dict[str, Any]:
-        try:
-            return json.loads((self.folder / name).read_bytes())
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.folder / name} cannot be read: {error}\n  copy the cache again") from error
+        path = self.folder / f"stats.{split}.json"
+        return read_object(path, _AGAIN) if path.is_file() else {}

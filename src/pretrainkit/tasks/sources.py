@@ -22,7 +22,7 @@ from pretrainkit.data.tar import TarReader
 from pretrainkit.errors import DataError, import_optional
 from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.files.sources import SourceFile, find_sources, plain_chunks
+from pretrainkit.files.sources import SourceFile, explained_table_errors, find_sources, plain_chunks
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
@@ -262,15 +262,18 @@ class LineSource(FileSource):
         """Return (line, description of its position)."""
         lines = self._lines(split)
         file, row = lines.locate(index)
-        raw = lines.line(file, row)
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"line {row + 1} of {lines.indexes[file].path} is not UTF-8: {error.reason}\n"
-                "  convert the file (for example iconv -f WINDOWS-1252 -t UTF-8)"
-            ) from error
-        return (text.removeprefix("\ufeff") if row == 0 else text), f"line {row + 1} of {lines.indexes[file].path}"
+        place = f"line {row + 1} of {lines.indexes[file].path}"
+        text = _decoded(lines.line(file, row), place)
+        return (text.removeprefix("\ufeff") if row == 0 else text), place
+
+
+def _decoded(line: bytes, place: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place} is not UTF-8: {error.reason}\n  convert the file (for example iconv -f WINDOWS-1252 -t UTF-8)"
+        ) from error
 
 
 class TextLines(LineSource):
@@ -335,7 +338,8 @@ class Tsv(LineSource):
     def _names(self, split: str, file: int) -> tuple[str | None, ...]:
         if self.columns is not None:
             return self.columns
-        return tuple(self._lines(split).line(file, 0).decode().removeprefix("\ufeff").split(self.delimiter))
+        raw, path = self._lines(split).line(file, 0), self._lines(split).indexes[file].path
+        return tuple(_decoded(raw, f"line 1 of {path}").removeprefix("\ufeff").split(self.delimiter))
 
     def example(self, split: str, index: int) -> Example:
         text, place = self._text(split, index)
@@ -382,20 +386,15 @@ class _ParquetFiles:
 
     def __init__(self, addresses: Sequence[str], columns: list[str] | None) -> None:
         import fsspec
-        import pyarrow
         import pyarrow.parquet
 
-        self._columns, self._files = columns, []
+        self._addresses, self._columns, self._files = addresses, columns, []
         group_sizes: list[int] = []
         self._groups: list[tuple[int, int]] = []
         sizes = []
         for number, address in enumerate(addresses):
-            try:
+            with explained_table_errors(address):
                 opened = pyarrow.parquet.ParquetFile(fsspec.open(address).open() if "://" in address else address)
-            except (pyarrow.ArrowException, OSError) as error:
-                raise DataError(
-                    f"{address}: not a parquet file, or damaged: {error}\n  download it again or create it again"
-                ) from error
             names = opened.schema_arrow.names
             missing = sorted(set(columns or ()) - set(names))
             if missing:
@@ -411,7 +410,10 @@ class _ParquetFiles:
 
     def _read_group(self, number: int) -> Any:
         file, group = self._groups[number]
-        return self._files[file].read_row_group(group, columns=self._columns)
+        with explained_table_errors(self._addresses[file]):
+            table = self._files[file].read_row_group(group, columns=self._columns)
+            table.validate(full=True)  # a text may not be UTF-8
+            return table
 
     def row(self, index: int) -> Example:
         if not 0 <= index < sum(self.sizes):

@@ -114,6 +114,19 @@ class TokenShards:
         """Return the (documents,) cumulative sentence counts within the shard."""
         return self._maps["documents"][shard]
 
+    def boundaries(self, shard: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return `sentence_ends` and `document_ends` of a shard after reading both. Raises DataError if they are
+        damaged: each value must be at least the one before, and the last one in range."""
+        ends = {"sentences": self.sentence_ends(shard), "documents": self.document_ends(shard)}
+        limits = {"sentences": len(self.tokens(shard)), "documents": len(ends["sentences"])}
+        for part, values in ends.items():
+            if len(values) and (values[0] < 0 or values[-1] > limits[part] or (values[1:] < values[:-1]).any()):
+                raise self._damaged(part, shard)
+        return ends["sentences"], ends["documents"]
+
+    def _damaged(self, part: str, shard: int) -> DataError:
+        return DataError(f"{self._path(part, shard)} is damaged: its numbers do not increase\n  {_REBUILD}")
+
     def document_hashes(self, shard: int) -> NDArray[np.uint64]:
         """Return the (documents,) uint64 hashes of the texts of a shard's documents."""
         return self._maps["hashes"][shard]
@@ -123,6 +136,8 @@ class TokenShards:
         shard, own = _locate(index, self.document_begins, "document")
         ends = self.document_ends(shard)
         first, after = int(ends[own - 1]) if own else 0, int(ends[own])
+        if not 0 <= first <= after <= len(self.sentence_ends(shard)):
+            raise self._damaged("documents", shard)
         return [self._sentence(shard, sentence) for sentence in range(first, after)]
 
     def sentence(self, index: int) -> NDArray[np.unsignedinteger]:

@@ -28,7 +28,8 @@ class SpecialIds:
         """Read the ids of a manifest. Raises DataError, which names the file `where`, if an id is missing or not an
         integer."""
         names = cls.__dataclass_fields__
-        broken = [name for name in names if not isinstance(content.get(name), int)]
+        values = content if isinstance(content, Mapping) else {}
+        broken = [name for name in names if type(values.get(name)) is not int]
         if broken:
             raise DataError(f"{where} has no id for {', '.join(broken)}\n  make the tokenizer or the shards again")
         return cls(**{name: content[name] for name in names})

@@ -18,7 +18,7 @@ from typing import Any
 from pretrainkit.config.paths import moved_paths, record_beside
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import DataError, InputError, RunError
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import atomic_file, read_object
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Sample
 
@@ -112,8 +112,8 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """Return the values at the end of the run; empty if it has not ended."""
         try:
-            return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_object(self.path / SUMMARY)
+        except DataError:
             return {}
 
     def remove_summary(self) -> None:
@@ -125,13 +125,8 @@ class RunFolder:
         """Return the source of each config value, versions and command; empty if the file is missing. Raises DataError
         if it is damaged."""
         path = self.path / PROVENANCE
-        try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        except ValueError as error:
-            raise DataError(
-                f"{path} is damaged: {error}\n"
-                "  it only records where the config came from: restore it, or delete it to continue without it"
-            ) from None
+        fix = "it only records where the config came from: restore it, or delete it to continue without it"
+        return read_object(path, fix) if path.is_file() else {}
 
     def event(self, step: int, kind: str, text: str) -> None:
         """Append to events.jsonl: started, resumed, changed, stopped, checkpoint, skipped, uncompiled,

@@ -215,7 +215,7 @@ def text_lines(text: str, options: Extraction) -> list[str]:
         is_continued = is_running
         if pending:
             if options.sections:
-                out += pending.values()
+                out += filter(None, pending.values())  # a title may have been a template alone
             pending = {}
         out.append(line)
     return out

@@ -195,10 +195,7 @@ def chunks_of(shards: TokenShards, *, min_sentences: int = MIN_SENTENCES, **rule
 
 def _computed(shards: TokenShards, rules: Mapping[str, Any]) -> ChunkIndex:
     begins = shards.token_begins.tolist()
-    numbers = range(shards.num_shards)
-    return join(
-        chunk_index(shards.sentence_ends(n), shards.document_ends(n), first_token=begins[n], **rules) for n in numbers
-    )
+    return join(chunk_index(*shards.boundaries(n), first_token=begins[n], **rules) for n in range(shards.num_shards))
 
 
 def _read(folder: Path) -> ChunkIndex:

@@ -13,7 +13,6 @@ Dimensions: B captions, T tokens of the longest, P pieces of a caption.
 """
 
 import hashlib
-import json
 import os
 import re
 import string
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.files.manifest import read_object
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextAugmentConfig
 
 if TYPE_CHECKING:
@@ -258,11 +258,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if there is no file. Raises DataError if the file is broken."""
     if not path.is_file():
         return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}\n  restore the folder from a copy") from error
-    return content if isinstance(content, dict) else {}
+    return read_object(path, "restore the folder from a copy")
 
 
 _MAX_GLUED = 2

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import explained_table_errors
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
     BadImage,
@@ -98,7 +99,7 @@ def _csv_table(path: Path) -> pa.Table:
             raise pa.ArrowInvalid(f"it has several columns {', '.join(twice)}")
         as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False)
         return csv.read_csv(path, parse_options=options, convert_options=as_text)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read as a table: {str(error)[:300]}\n"
             "  it must be UTF-8 and separated by commas, with a line of column names; quote captions with commas"
@@ -160,7 +161,7 @@ def _failures(folder: Path) -> dict[str, int]:
     for path in [] if tables else sorted(folder.glob("*_stats.json")):
         try:
             counts.update(json.loads(path.read_bytes()).get("status_dict", {}))
-        except ValueError:
+        except (ValueError, AttributeError, TypeError, RecursionError):  # not JSON, or not what img2dataset writes
             counts["unknown"] += 1
     return {f"status {status}": count for status, count in sorted(counts.items()) if status != "success"}
 
@@ -168,7 +169,7 @@ def _failures(folder: Path) -> dict[str, int]:
 def _parquet_table(path: Path, columns: list[str], usual: Sequence[str] = ()) -> pa.Table:
     """Read `columns` and then the first existing of the `usual` columns. Raises DataError if the file is unreadable or
     lacks a column."""
-    try:
+    with explained_table_errors(path):
         present = parquet.read_schema(path).names
         if usual:
             columns = [*columns, next((name for name in usual if name in present), usual[0])]
@@ -179,8 +180,6 @@ def _parquet_table(path: Path, columns: list[str], usual: Sequence[str] = ()) ->
                 "  name the caption's column with caption_key, as in data.train='[{path: ..., caption_key: NAME}]'"
             )
         return parquet.read_table(path, columns=columns)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}\n  download or create that shard again") from error
 
 
 def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:

@@ -27,6 +27,7 @@ from pretrainkit.data.tar import (
     opened_archive,
 )
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import expected_form
 from pretrainkit.files.sources import explained_read_errors
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_columns, split_names, whole_numbers
@@ -118,7 +119,8 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
     is_drawn = isinstance(source.caption_key, dict)
     settings = json.dumps([endings, keys, is_drawn])
     tables = cached_tables(archives, settings, lambda path: index_archive(path, endings, keys, is_drawn))
-    return TarPairs(source, archives, tables)
+    with expected_form(f"an index of {archives[0]} or of an archive beside it", "remove the .index files beside them"):
+        return TarPairs(source, archives, tables)
 
 
 def _find(source: ClipSourceConfig, split: Split) -> list[str]:

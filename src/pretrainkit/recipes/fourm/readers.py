@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import io
 import json
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.aligned_crops import Part
 from pretrainkit.data.aligned_samples import (
+    BAD_ARRAYS,
     IMAGE_SUFFIXES,
     map_size,
     read_array,
@@ -288,7 +290,7 @@ class Vectors(Reader):
                 all_nLE, is_valid_nL = file["emb"], file["mask_valid"].astype(np.bool_)
             number = request.part.number if request.part.number < len(all_nLE) else 0
             vectors_LE = all_nLE[number][is_valid_nL[number]].astype(np.float32)
-        except (KeyError, ValueError, OSError, IndexError) as error:
+        except BAD_ARRAYS as error:
             raise _unfit(request, "emb (n, L, E) and mask_valid (n, L)") from error
         if vectors_LE.ndim != 2 or vectors_LE.shape[1] != request.modality.vector_width:
             raise DataError(
@@ -345,7 +347,7 @@ def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:
 def _json(content: bytes, name: str) -> Any:
     try:
         return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as error:
         raise DataError(f"{name} is not valid JSON: {error}\n  replace the file or leave out its sample") from error
 
 

@@ -28,7 +28,7 @@ from pretrainkit.data.aligned_crops import CropConfig, Part, centre_square, draw
 from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, archives_of, is_stream, open_samples, read_array
 from pretrainkit.data.tar import is_address
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file
+from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file, read_object
 from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 from pretrainkit.recipes.image_tokenizer.source import image_size, read_image, require_folder, suffixes_of
@@ -241,10 +241,7 @@ def _require_same_manifest(path: Path, manifest: dict[str, Any]) -> None:
     """Raise DataError if the folder has tokens that were made with another manifest."""
     if not path.is_file():
         return
-    try:
-        stored = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path} is not valid JSON: {error}\n  remove its folder and make the tokens again") from error
+    stored = read_object(path, "remove its folder and make the tokens again")
     differing = [name for name in manifest if stored.get(name) != manifest[name]]
     if differing == ["parts"]:
         raise _other_parts(str(path.parent), stored["parts"], manifest["parts"])

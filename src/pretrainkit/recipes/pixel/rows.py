@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import fingerprint, verify
+from pretrainkit.files.sources import explained_table_errors
 from pretrainkit.images.pillow import require_pillow
 from pretrainkit.recipes.pixel.augment import UNCHANGED, FontChoice, renderer_with
 from pretrainkit.recipes.pixel.config import PixelDataConfig
@@ -88,8 +89,14 @@ class ParquetTable:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return all values of a column of numbers, (N,)."""
-        files = map(self._file, range(len(self.paths)))
-        return np.concatenate([file.read(columns=[name])[name].to_numpy() for file in files])
+        values = []
+        for index, path in enumerate(self.paths):
+            file = self._file(index)
+            if name not in file.schema_arrow.names:
+                raise DataError(f"{path} has no column {name!r}\n  create it again with pretrainkit render")
+            with explained_table_errors(path):
+                values.append(file.read(columns=[name])[name].to_numpy())
+        return np.concatenate(values)
 
     def values(self, name: str, rows_R: NDArray[np.int64]) -> list[Any]:
         """Return the values of a column in some rows. Each row group is read once."""
@@ -105,7 +112,8 @@ class ParquetTable:
         return values_R
 
     def _read_group(self, file: int, number: int, name: str) -> Any:
-        return self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
+        with explained_table_errors(self.paths[file]):
+            return self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
 
 
 class Rows(ABC):

@@ -7,7 +7,6 @@ along dim 1.
 """
 
 import re
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pretrainkit.data.aligned_samples import BAD_ARRAYS
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.formats.t5x_checkpoint import open_t5x
@@ -188,7 +188,7 @@ def read_original(path: Path) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except BAD_ARRAYS as error:
         reason = getattr(error, "strerror", None) or "it is not a complete .npz file of numbers"
         raise CheckpointError(f"{path} cannot be read: {reason}\n  use an .npz or .safetensors file") from None
 

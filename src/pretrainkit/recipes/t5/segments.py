@@ -203,7 +203,7 @@ def _random_lengths(group: Ints, longest: int) -> Ints:
 def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
     """Yield (documents,) global offsets of first tokens and (documents,) lengths, in blocks without empty documents."""
     for shard in range(shards.num_shards):
-        document_ends, sentence_ends = shards.document_ends(shard), shards.sentence_ends(shard)
+        sentence_ends, document_ends = shards.boundaries(shard)
         begin = 0
         for block in range(0, len(document_ends), _BLOCK):
             last_sentence = document_ends[block : block + _BLOCK] - 1

@@ -261,7 +261,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint: it has no {META_NAME}\n"
             "  checkpoints are the step-... folders in RUN/checkpoints"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / META_NAME} cannot be read: {error}\n  use an earlier checkpoint") from None
     if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
         raise CheckpointError(f"{path / META_NAME} is damaged: its checksum is wrong\n  use an earlier checkpoint")

@@ -1,0 +1,30 @@
+"""What a target of the fuzzer is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutate import Files
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader, called as a command calls it."""
+
+    name: str
+    seeds: Callable[[Path], list[Files]]
+    """Makes valid inputs. It may use the given folder."""
+    run: Callable[[Path], None]
+    """Reads the input in a folder."""
+    tokens: tuple[str, ...] = ()
+    """Words of the format."""
+    repair: Callable[[Files], Files] | None = None
+    """Makes checksums right again, for most inputs: the reader would not come further otherwise."""
+    fixed: tuple[str, ...] = ()
+    """Names of files that are not changed."""
+
+
+def files_of(folder: Path) -> Files:
+    """Read a folder."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
