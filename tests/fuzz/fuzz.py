@@ -16,6 +16,7 @@ import argparse
 import faulthandler
 import hashlib
 import json
+import logging
 import mmap
 import os
 import random
@@ -156,12 +157,12 @@ class Fuzzer:
             files = self.target.repair(files)
         return files
 
-    def execute(self, files: Files, folder: Path, *, is_traced: bool = True) -> None:
+    def execute(self, files: Files, folder: Path, *, is_traced: bool = True, seconds: float = SECONDS) -> None:
         """Raise what is wrong with one execution."""
         write(files, folder)
         self.sandbox.problem, self.sandbox.is_on = "", True
         before = self.coverage.num_new
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             if is_traced:
                 self.coverage.traced(lambda: self.target.run(folder))
@@ -281,6 +282,7 @@ class Campaign:
         faulthandler.enable(log, all_threads=False)
         signal.signal(signal.SIGPROF, _too_slow)
         warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
         sandbox = Sandbox(self.root)
         for number, name in enumerate(self.names[first:], first):
             self._set_state(number, -1)
@@ -296,7 +298,7 @@ class Campaign:
         row = self.rows.setdefault(name, {"executions": 0, "seconds": 0.0, "found": {}})
         for index, files in enumerate(fuzzer.seeds):  # loads what is loaded on first use
             try:
-                fuzzer.execute(files, self.root / f"seed-{index}")
+                fuzzer.execute(files, self.root / f"seed-{index}", seconds=WALL_SECONDS)
             except PretrainKitError:
                 raise
             except Exception as error:

@@ -110,7 +110,10 @@ def _converted(folder: Path, names: list[str]) -> Path:
         for path in files:
             if path.name != "config.json":
                 shutil.copyfile(path, aside / path.name)
-        tokenizer.save_pretrained(str(aside))
+        try:
+            tokenizer.save_pretrained(str(aside))
+        except (ValueError, TypeError) as error:  # a piece or a setting that JSON in UTF-8 cannot have
+            raise _unreadable(folder, names, _beginning(error)) from error
     return out
 
 
@@ -123,7 +126,7 @@ def _auto_tokenizer(folder: Path) -> Any:
     try:
         transformers = import_transformers()
         kind = transformers.BertTokenizerFast if is_bert else transformers.AutoTokenizer
-        return kind.from_pretrained(str(folder), local_files_only=True)
+        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # any type: the library and its parsers raise many
         names = [name for name in _VOCABULARIES if (folder / name).is_file()]
         raise _unreadable(folder, names, f"{type(error).__name__}: {_beginning(error)}") from error

@@ -22,7 +22,7 @@ from pretrainkit.exporting.settings import (
     settings_beside,
     write_settings,
 )
-from pretrainkit.files.manifest import read_object
+from pretrainkit.files.manifest import expected_form, read_object
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ImportedConfig,
@@ -60,7 +60,9 @@ def import_config(
     system's own keys.
     """
     reader = _reader_of(Path(path)) if recipe is None else able(find_recipe(recipe), ReadsConfigs)
-    return reader.import_config(Path(path), settings, nproc)
+    # Where a number is expected, a file of another system may have anything; --debug shows where it failed.
+    with expected_form(path, "use a config that its system can read"):
+        return reader.import_config(Path(path), settings, nproc)
 
 
 def _reader_of(path: Path) -> ReadsConfigs[Any]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pretrainkit.training.run import RunConfig
 
 _log = logging.getLogger(__name__)
+_COPY_AGAIN = "copy the folder again"
 
 
 @dataclass(frozen=True)
@@ -127,15 +128,17 @@ def read_model(
         own = None if settings is None else settings.config.get("recipe")
         reader = find_recipe(recipe or own or recipe_of_export(path))
         able_reader = able(reader, ReadsHuggingFace)
-        if pooling is None:
-            config, weights = able_reader.import_huggingface(path)
-        elif isinstance(reader, StandsOnEncoder):
-            config, weights = reader.import_classifier(path, pooling)
-        else:
-            raise InputError(
-                f"recipe {reader.name!r} has no option for pooling\n"
-                f"  leave --pooling out, or use --recipe {next(iter(recipes_able(StandsOnEncoder)))}"
-            )
+        # Where a number is expected, a config.json may have anything; --debug shows where it failed.
+        with expected_form(path / "config.json", _COPY_AGAIN):
+            if pooling is None:
+                config, weights = able_reader.import_huggingface(path)
+            elif isinstance(reader, StandsOnEncoder):
+                config, weights = reader.import_classifier(path, pooling)
+            else:
+                raise InputError(
+                    f"recipe {reader.name!r} has no option for pooling\n"
+                    f"  leave --pooling out, or use --recipe {next(iter(recipes_able(StandsOnEncoder)))}"
+                )
         if settings is not None and reader.name == own:
             carried = load_config(settings.config)
             if settings.has_own_model:
@@ -212,22 +215,28 @@ def existing_folder(path: str | Path) -> Path:
 
 def empty_model(recipe: Recipe, config: RunConfig, device: str) -> nn.Module:
     """Return the model of a config on a device, with allocated but uninitialized memory."""
-    import torch
 
     from pretrainkit.dist.weights import allocate
 
+    return allocate(_shapes(recipe, config), device)
+
+
+def _shapes(recipe: Recipe, config: RunConfig) -> nn.Module:
+    import torch
+
     with torch.device("meta"):
-        model = recipe.build_model(config)
-    return allocate(model, device)
+        return recipe.build_model(config)
 
 
 def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
     """Return the model of a config in evaluation mode on the CPU, with the weights that came from `path`."""
-    from pretrainkit.dist.weights import require_same_tensors
+    from pretrainkit.dist.weights import allocate, require_same_tensors
 
-    model = empty_model(recipe, config, "cpu")
+    with expected_form(f"the config of {path}", _COPY_AGAIN):
+        model = _shapes(recipe, config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
     require_same_tensors(expected, {name: tuple(weights[name].shape) for name in expected}, str(path))
+    model = allocate(model, "cpu")  # after the comparison: a damaged config may ask for more than the memory
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(
@@ -239,8 +248,8 @@ def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], 
 
 def recipe_of_export(folder: Path) -> str:
     """Return the name of the recipe that reads a Hugging Face folder."""
-    content = read_object(folder / "config.json", "copy the folder again")
-    with expected_form(folder / "config.json", "copy the folder again"):
+    content = read_object(folder / "config.json", _COPY_AGAIN)
+    with expected_form(folder / "config.json", _COPY_AGAIN):
         has_head = read_by_head(content) is not None
     if has_head and (readers := recipes_able(StandsOnEncoder)):
         return next(iter(readers))

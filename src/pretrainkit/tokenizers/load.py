@@ -152,6 +152,7 @@ class HuggingFaceTokenizer(Tokenizer):
         path = folder / files.TOKENIZER_JSON
         try:
             self._model = tokenizers.Tokenizer.from_file(str(path))
+            self._model.encode("\u0378")  # an unassigned character: fails without a piece for unknown text
             content = json.loads(path.read_bytes())
         except Exception as error:  # the library raises bare Exception
             raise _broken(folder, f"{path.name} cannot be read: {str(error)[:200]}") from error

@@ -100,9 +100,9 @@ class RunFolder:
         path = self.path / CONFIG
         try:
             tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{self.path} is not a run folder: {error.strerror or error}: {path}\n"
+                f"{self.path} is not a run folder: {getattr(error, 'strerror', None) or error}: {path}\n"
                 "  use a folder that `pretrainkit train` wrote, such as runs/NAME"
             ) from None
         if not isinstance(tree, dict) or not isinstance(tree.get("recipe"), str):

@@ -180,7 +180,8 @@ def load_model(folder: Path) -> "tokenizers.Tokenizer":
         if any((folder / name).is_file() for name in _FILES):
             from transformers import AutoTokenizer
 
-            return AutoTokenizer.from_pretrained(str(folder), use_fast=True).backend_tokenizer
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
+            return tokenizer.backend_tokenizer
     except Exception as error:  # the libraries raise bare Exception
         raise DataError(
             f"the tokenizer in {folder} cannot be read: {type(error).__name__}: {str(error)[:200]}\n"

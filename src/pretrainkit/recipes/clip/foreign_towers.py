@@ -213,7 +213,7 @@ def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> An
     if name is None:
         return maker.from_config(config, **settings)
     try:
-        return maker.from_pretrained(name, **settings)
+        return maker.from_pretrained(name, **settings, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"transformers cannot load the weights of model.text.name={name}: {error}\n"

@@ -85,7 +85,7 @@ def _loaded(model_class: Any, config: Any, folder: Path) -> tuple[Any, dict[str,
             return model_class.from_pretrained(
                 str(folder), config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
             )
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # transformers and its readers of weights raise errors of many types
             raise CheckpointError(
                 f"transformers cannot load the weights in {folder}: {error}\n  copy the folder again"
             ) from error

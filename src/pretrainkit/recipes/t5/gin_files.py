@@ -6,9 +6,11 @@ https://github.com/google-research/t5x
 """
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 from pretrainkit.errors import ConfigError, InputError, import_optional
@@ -162,6 +164,8 @@ class GinFile:
             statements = list(self._parser.ConfigParser(text, Delegate()))
         except SyntaxError as error:
             raise ConfigError(f"{origin} is not a gin file: {error.msg}, line {error.lineno}\n  correct it") from None
+        except (TokenError, ValueError, RecursionError, MemoryError) as error:
+            raise ConfigError(f"{origin} is not a gin file: {error}\n  close every bracket and quote") from None
         for statement in statements:
             if isinstance(statement, self._parser.IncludeStatement):
                 self._read(_included(statement.filename, path), outer)
@@ -203,7 +207,7 @@ def _quoted(value: str) -> str:
 def _included(name: str, path: Path) -> Path:
     """Return the path of an included file, which is relative to a folder above the including file."""
     for folder in (*path.parents, Path.cwd()):
-        if (folder / name).is_file():
+        if os.path.isfile(folder / name):  # False also for names that no file can have
             return folder / name
     raise ConfigError(
         f"{path} includes {name}, which is not in a folder above it\n  copy it there, or clone its project"

@@ -120,7 +120,7 @@ def problem(path: Path, check_content: bool = True) -> str | None:
         return str(error).splitlines()[0]
     for name, record in files.items():
         file = path / name
-        if not file.is_file():
+        if not os.path.isfile(file):  # False also for names that no file can have
             return f"{name} is missing"
         if (num_bytes := file.stat().st_size) != record["bytes"]:
             return f"{name} has {num_bytes} bytes instead of {record['bytes']}"
@@ -265,11 +265,18 @@ def _read_meta(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path / META_NAME} cannot be read: {error}\n  use an earlier checkpoint") from None
     if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
         raise CheckpointError(f"{path / META_NAME} is damaged: its checksum is wrong\n  use an earlier checkpoint")
-    if content["format"] != FORMAT_VERSION:
+    if content.get("format") != FORMAT_VERSION:
         raise CheckpointError(
-            f"{path} has checkpoint format {content['format']}; this version reads {FORMAT_VERSION}\n"
+            f"{path} has checkpoint format {content.get('format')}; this version reads {FORMAT_VERSION}\n"
             "  use the version of pretrainkit that wrote it"
         )
+    kinds = {"step": int, "world_size": int, "files": dict, "meta": dict}
+    is_whole = all(type(content.get(name)) is kind for name, kind in kinds.items()) and all(
+        Path(name).name == name and isinstance(record, dict) and record.keys() >= {"bytes", "sha256"}
+        for name, record in content["files"].items()
+    )
+    if not is_whole:
+        raise CheckpointError(f"{path / META_NAME} lacks entries of a checkpoint\n  use an earlier checkpoint")
     return content
 
 

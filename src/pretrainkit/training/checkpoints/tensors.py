@@ -163,8 +163,12 @@ def _file_name(rank: int, world_size: int, part: int) -> str:
 def _opened(path: Path) -> Iterator[Any]:
     """Yield the open files of a checkpoint that one process wrote, whose tensors are whole; otherwise nothing."""
     for part in sorted(path.glob(_file_name(0, 1, 0).replace("part-000", "part-*"))):
-        with safe_open(part, "pt") as opened:
-            yield opened
+        try:
+            opened = safe_open(part, "pt")
+        except (OSError, SafetensorError, ValueError) as error:
+            raise CheckpointError(f"{part} cannot be read: {reason(error)}\n  use an earlier checkpoint") from error
+        with opened as file:
+            yield file
 
 
 def read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
