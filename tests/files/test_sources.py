@@ -203,7 +203,7 @@ def test_lines_do_not_depend_on_chunks(data, cuts):
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     chunks = [data[a:b] for a, b in pairwise(edges)]
     expected = data.split(b"\n")
-    assert list(split_lines(iter(chunks))) == (expected if expected[-1] else expected[:-1])
+    assert list(split_lines(iter(chunks), "a.txt")) == (expected if expected[-1] else expected[:-1])
 
 
 def test_shards_are_known_by_their_content_whenever_they_were_written(tmp_path):

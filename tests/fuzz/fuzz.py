@@ -337,6 +337,7 @@ class Campaign:
             row["found"][cause] = {"count": 0, "input": str(place)}
             print(f"{name}: {cause}\n  saved as {place}", flush=True)
         row["found"][cause]["count"] += 1
+        self.progress.write_text(json.dumps(self.rows))  # the process may end at any time
 
 
 def _too_slow(signum: int, frame: FrameType | None) -> None:

@@ -17,6 +17,7 @@ from pretrainkit.corpus.wikipedia.documents import dump_documents
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import (
+    LARGEST_TEXT,
     Format,
     OnBytes,
     SourceFile,
@@ -24,6 +25,7 @@ from pretrainkit.files.sources import (
     open_source,
     plain_chunks,
     split_lines,
+    too_large,
 )
 
 SENTENCE_LINES = {"lines": "sentences"}
@@ -101,7 +103,7 @@ def _texts(
         case "book":
             return _book(chunks, source, skips)
         case "wiki":
-            lines = decoded_lines(split_lines(chunks), source.address, skips)
+            lines = decoded_lines(split_lines(chunks, source.address), source.address, skips)
             return ((text, {}) for text in wiki_articles(lines, source.address, skips, compat))
     raise DataError(
         f"{source.address}: {source.format} is not a format of documents\n"
@@ -113,7 +115,7 @@ def _jsonl(
     chunks: Iterator[bytes], source: SourceFile, skips: Skips, text_key: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     where = "" if source.begin is None else f" after byte {source.begin}"
-    for value, place in json_values(split_lines(chunks), source.address, skips, where):
+    for value, place in json_values(split_lines(chunks, source.address), source.address, skips, where):
         if type(value) is not dict:
             skips.skip("not_an_object", source.address, place, f"a JSON {type(value).__name__}")
             continue
@@ -225,7 +227,7 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
     Sabertooth. The last line of the file gets a line feed if it has none.
     """
     lines: list[str] = []
-    for _, line in chain(decoded_lines(split_lines(chunks), source.address, skips), [(0, "")]):
+    for _, line in chain(decoded_lines(split_lines(chunks, source.address), source.address, skips), [(0, "")]):
         if line.strip(WHITE_SPACE):
             lines.append(line + "\n")
         elif lines:
@@ -243,7 +245,13 @@ def decoded_lines(lines: Iterable[bytes], address: str, skips: Skips, first: int
 
 
 def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
-    raw = b"".join(chunks)
+    parts, num_bytes = [], 0
+    for chunk in chunks:
+        parts.append(chunk)
+        num_bytes += len(chunk)
+        if num_bytes > LARGEST_TEXT:
+            raise too_large(source.address, "is a book")
+    raw = b"".join(parts)
     try:
         text = raw.decode()
         yield book_text(source.options.clean(text) if isinstance(source.options, BookCleaning) else text), {}

@@ -280,7 +280,7 @@ def _first_record(source: SourceFile) -> dict[str, Any]:
     """Return the first record of a file; empty if it cannot be read."""
     try:
         if source.format == "jsonl":
-            record = json.loads(next(split_lines(plain_chunks(source))))
+            record = json.loads(next(split_lines(plain_chunks(source), source.address)))
             return record if isinstance(record, dict) else {}
         if source.format == "parquet":
             import pyarrow.parquet

@@ -58,6 +58,8 @@ _ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "
 _VALID_NAMES = ("valid", "validation", "dev")
 _SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
 _FETCH_AGAIN = "download or create the file again; it is not skipped, because its content would be lost silently"
+LARGEST_TEXT = 1 << 28
+"""Largest line or book in bytes: a compressed file of a megabyte can have a line of a gigabyte."""
 _CHUNK_BYTES = 1 << 20
 _PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so it is small enough for highly compressed text
 
@@ -414,19 +416,31 @@ def _frames(
         )
 
 
-def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    r"""Yield lines without their \n. The rest after the last \n is a line only if it is not empty."""
+def split_lines(chunks: Iterator[bytes], address: str) -> Iterator[bytes]:
+    r"""Yield the lines of a file without their \n. The rest after the last \n is a line only if it is not empty. Raises
+    DataError for a line of more than `LARGEST_TEXT` bytes."""
     rest: list[bytes] = []
+    num_bytes = 0
     for chunk in chunks:
+        num_bytes += len(chunk)
+        if num_bytes > LARGEST_TEXT:
+            raise too_large(address, "has a line")
         # `first` is the end of the line that the previous chunk began.
         first, *lines = chunk.split(b"\n")
         rest.append(first)
         if lines:
             yield b"".join(rest)
             yield from lines[:-1]
-            rest = [lines[-1]]
+            rest, num_bytes = [lines[-1]], len(lines[-1])
     if last := b"".join(rest):
         yield last
+
+
+def too_large(address: str, has: str) -> DataError:
+    """Return the error for a text that is unlikely to be one; a small compressed file can expand to any size."""
+    return DataError(
+        f"{address} {has} of more than {LARGEST_TEXT >> 20} MB\n  check that it is text; split a larger text into lines"
+    )
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:

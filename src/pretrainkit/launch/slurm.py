@@ -88,8 +88,8 @@ def _parameters(launch: Launch, settings: SlurmConfig, name: str, code: Path, cl
     """Return the parameters of submitit's executor."""
     setup = [
         *settings.setup,
-        f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}",
-        f"export PRETRAINKIT_REVISION={launch.code.get('git') or 'unknown'}",
+        f"export PYTHONPATH={quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        f"export PRETRAINKIT_REVISION={quote(str(launch.code.get('git') or 'unknown'))}",
     ]
     common: dict[str, Any] = {
         "name": name,

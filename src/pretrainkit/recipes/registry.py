@@ -6,6 +6,7 @@ A recipe that cannot be imported is listed as broken and raises an error when us
 import difflib
 import importlib
 import importlib.metadata
+import os
 import pkgutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -130,7 +131,7 @@ class Recipes:
 
     def preset(self, name: str) -> BaseModel:
         recipe_name, _, preset_name = name.rpartition("/")
-        if recipe_name not in entries() and (Path(name) / "config.yaml").is_file():
+        if recipe_name not in entries() and os.path.isfile(Path(name) / "config.yaml"):
             raise ConfigError(
                 f"{name} is a run, not a preset\n  to resume it: pretrainkit resume {quote(name)}; to start a new run "
                 f"with its settings: pretrainkit train {quote(f'{name}/config.yaml')}"

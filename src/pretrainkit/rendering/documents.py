@@ -80,7 +80,7 @@ def find_documents(
 
 
 def _lines(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[str]:
-    for number, raw in enumerate(split_lines(plain_chunks(source, on_bytes)), 1):
+    for number, raw in enumerate(split_lines(plain_chunks(source, on_bytes), source.address), 1):
         try:
             yield raw.decode()
         except UnicodeDecodeError as error:

@@ -326,7 +326,8 @@ def _is_member(entry: object) -> bool:
 
 
 def _name_problems(name: str) -> list[str]:
-    if _NAME.fullmatch(name):
+    is_path = any(part in ("", ".", "..") for part in name.split(":"))  # each part becomes a folder of the cache
+    if _NAME.fullmatch(name) and not is_path:
         return []
     return [f"{name!r} is not a valid name of a task or mixture; use letters, digits, and the characters _ . : #"]
 

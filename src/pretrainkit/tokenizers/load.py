@@ -25,6 +25,8 @@ from pretrainkit.tokenizers.special import SpecialIds
 Ids = NDArray[np.int32]
 ControlPieces = Literal["text", "ids"]
 """Reading of control pieces that are spelled out in a text: as ordinary text, or as their ids as in AutoTokenizer."""
+_MOST_UNUSED = 1 << 20
+"""Ids without a piece that a vocabulary may have, besides as many as it has pieces."""
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _ROLES: dict[str, tuple[str, ...]] = {
     "unk": ("[UNK]", "<unk>"),
@@ -163,6 +165,8 @@ class HuggingFaceTokenizer(Tokenizer):
         self.fingerprint = files.model_fingerprint(folder)
         vocabulary = self._model.get_vocab()
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        if self.vocab_size > _MOST_UNUSED + 2 * len(vocabulary):  # it would take memory for each of them
+            raise _broken(folder, f"{path.name} has {len(vocabulary)} pieces, but the id {self.vocab_size - 1}")
         self._pieces = [""] * self.vocab_size
         for piece, index in vocabulary.items():
             self._pieces[index] = piece

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import file_sha256
+from pretrainkit.files.manifest import expected_form, file_sha256
 from pretrainkit.tokenizers.special import SpecialIds
 
 PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
@@ -91,8 +91,9 @@ class TokenShards:
                 "--tokenizer DIR --out FOLDER"
             )
         path = Path(folder)
-        shards = cls(path, _manifest(path))
-        problems = [problem for shard in range(shards.num_shards) for problem in shards._problems(shard, verify)]
+        with expected_form(path / "manifest.json", _REBUILD):
+            shards = cls(path, _manifest(path))
+            problems = [problem for shard in range(shards.num_shards) for problem in shards._problems(shard, verify)]
         if problems:
             raise DataError(f"{path} does not match its manifest\n  " + "\n  ".join([*problems, _REBUILD]))
         return shards

@@ -198,7 +198,9 @@ def test_a_damaged_table_of_img2dataset_is_refused_with_its_file(tmp_path, capti
     write_img2dataset_files(tmp_path, told, {row["image"]: png(int(row["image"][:4])) for row in told})
     table = tmp_path / "00001.parquet"
     table.write_bytes(table.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"00001\.parquet cannot be read: .*\n  download or create that shard again"):
+    with pytest.raises(
+        DataError, match=r"00001\.parquet is not a parquet file, or is damaged: .*\n  download or create the file again"
+    ):
         opened(tmp_path, caption_key=caption_key)
 
 

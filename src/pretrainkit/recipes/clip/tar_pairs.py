@@ -59,6 +59,7 @@ class TarPairs(Pairs):
         self._reader = TarReader(archives)
         self._ends = np.cumsum([table.num_rows for table in rows])
         whole = pa.concat_tables(rows)
+        whole.select(["offset", "num_bytes"])  # raises KeyError for a damaged index
         for column in ("image_id", "caption_id"):
             if whole.column(column).null_count:
                 whole = whole.drop_columns(column)

@@ -344,9 +344,17 @@ def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:
     )
 
 
+_LARGEST_JSON = 1 << 28
+
+
 def _json(content: bytes, name: str) -> Any:
     try:
-        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+        if content[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(_LARGEST_JSON + 1)
+            if len(content) > _LARGEST_JSON:
+                raise ValueError(f"it has more than {_LARGEST_JSON >> 20} MB")
+        return json.loads(content)
     except (ValueError, OSError, EOFError, RecursionError, zlib.error) as error:
         raise DataError(f"{name} is not valid JSON: {error}\n  replace the file or leave out its sample") from error
 

@@ -1,0 +1,156 @@
+"""Inputs that the fuzzer found, and what a reader says to each: one message that names the file."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mutate import Files
+from targets import TARGETS
+
+from fuzz import write
+from pretrainkit.errors import PretrainKitError
+
+Change = Callable[[Files], object]
+
+
+@cache
+def seeds(target: str) -> tuple[Files, ...]:
+    """The valid inputs of a target."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return tuple(TARGETS[target].seeds(Path(folder)))
+
+
+def put(name: str, content: bytes) -> Change:
+    """Another content of a file."""
+    return lambda files: files.__setitem__(name, content)
+
+
+def replaced(name: str, old: bytes, new: bytes) -> Change:
+    """Some bytes of a file replaced."""
+
+    def change(files: Files) -> None:
+        assert old in files[name]
+        files[name] = files[name].replace(old, new)
+
+    return change
+
+
+def edited(name: str, *path: str, value: object) -> Change:
+    """Another value in a JSON file; ABSENT removes it."""
+
+    def change(files: Files) -> None:
+        content = json.loads(files[name])
+        place = content
+        for key in path[:-1]:
+            place = place[key]
+        if value is ABSENT:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = value
+        files[name] = json.dumps(content).encode()
+
+    return change
+
+
+ABSENT = object()
+META = "checkpoints/step-00000001/meta.json"
+ALIASES = b"a0: &a0 [x, x]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 9)
+)
+CASES: list[tuple[str, int, Change, str]] = [
+    ("config", 0, put("config.yaml", b"[" * 50_000), "more than 100 nested values"),
+    ("config", 0, put("config.yaml", ALIASES), "counting the copies of aliases"),
+    ("config", 0, put("config.yaml", b"a: &a [*a]\n"), "the alias \\*a contains itself"),
+    ("config", 0, put("config.yaml", b"a: 2001-99-99\n"), "is not valid YAML.*\n  quote such values"),
+    ("config", 0, put("config.yaml", b"!!python/object/apply:os.system [id]"), "is not valid YAML"),
+    ("overrides", 0, put("words.txt", b"bert/mini\nseed=\xba"), "it is not UTF-8"),
+    ("overrides", 0, put("words.txt", b"a/" * 3000), "unknown recipe|there is no"),
+    ("jsonl", 0, put("a.jsonl", b'{"text":\n"\\ud800"}\n\n'), "half of a surrogate pair"),
+    (
+        "parquet",
+        3,
+        replaced("a.arrow", b"\0\0\0\0\1\0\0\0\4\0\0\0", b"\0\0\0\0\1\0\0\0\xff\xff\xff\x0f"),
+        "is not an Arrow",
+    ),
+    ("parquet", 3, replaced("a.arrow", b"meta", b"text"), "is not an Arrow file, or is damaged"),
+    ("corpus-shards", 0, edited("manifest.json", "shards", value=[1]), "damaged, or was written by another program"),
+    ("maps", 0, replaced("image", b"(4, 6)", b"(4, 6 "), "cannot be read as an array"),
+    ("csv-pairs", 0, replaced("train_anno.csv", b"image_id", b"image_\xff\xff"), "train_anno.csv cannot be read"),
+    ("img2dataset", 0, replaced("00000.parquet", b"PAR1", b"PAR2"), "is not a parquet file"),
+    ("row-files", 1, replaced("a.tsv", b"a\tb", b"\xff\tb"), "line 1 of .*a.tsv is not UTF-8"),
+    ("row-files", 3, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
+    ("seqio-cache", 0, edited("info.train.json", "num_shards", value="many"), "info.train.json is damaged"),
+    ("seqio-cache", 0, edited("info.train.json", "features", "text", "dtype", value={}), "info.train.json is damaged"),
+    ("seqio-cache", 0, put("stats.train.json", b"[1]"), "contains a list, not an object"),
+    ("token-shards", 0, edited("manifest.json", "tokenizer", "special", value=None), "no id for unk"),
+    ("token-shards", 0, put("documents-00000-of-00001.bin", b"\x09" + bytes(7) + b"\3" + bytes(7)), "do not increase"),
+    ("task-cache", 0, edited("info.train.json", "shard_examples", value=[1, 2]), "do not fit together"),
+    (
+        "task-cache",
+        0,
+        edited("info.train.json", "features", value={"../x": {"dtype": "int32"}}),
+        "outside of its folder",
+    ),
+    ("task-cache", 0, edited("train/inputs/manifest.json", "tokenizer", "special", value=ABSENT), "is damaged"),
+    ("task-cache", 0, put("train/extras-00000-of-00001.ends", b"\1\2\3"), "is truncated"),
+    ("renderer", 0, edited("rendering.json", "config", "fallback_fonts", value=3), "fallback_fonts is not a list"),
+    (
+        "renderer",
+        0,
+        edited("rendering.json", "config", "fallback_fonts", value=["../font.ttf"]),
+        "fallback_fonts/font.ttf",
+    ),
+    ("rendered-rows", 0, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
+    (
+        "tar-index",
+        0,
+        lambda files: files.update({n: c.replace(b"offset", b"offsex") for n, c in files.items()}),
+        "index",
+    ),
+    ("safetensors", 1, put("model.safetensors.index.json", b"{"), "index.json cannot be read"),
+    ("safetensors", 1, edited("model.safetensors.index.json", "weight_map", value=[1]), "index.json is damaged"),
+    (
+        "safetensors",
+        1,
+        edited("model.safetensors.index.json", "weight_map", "b", value="../b.safetensors"),
+        "lists the part",
+    ),
+    ("safetensors", 0, put("model.safetensors", (10**10).to_bytes(8, "little") + b"{}"), "cannot be read"),
+    ("pickles", 2, replaced("a.pt", b"K\x02\x85K\x01", b"K\xff\x85K\0"), "repeats its elements"),
+    ("pickles", 2, replaced("a.pt", b"c__torch__\nSmall", b"cposixxxxx\nsyste"), "of the unknown kind posixxxxx"),
+    ("runs", 0, edited(META, "files", value=ABSENT), "no valid checkpoint"),
+    ("runs", 0, edited(META, "files", "../a", value={}), "no valid checkpoint"),
+    ("runs", 0, put("config.yaml", b"\xff"), "is not a run folder"),
+    ("huggingface", 0, put("config.json", b"{"), "config.json cannot be read"),
+    ("huggingface", 0, edited("config.json", "architectures", value=3), "config.json is damaged"),
+    ("huggingface", 0, edited("config.json", "num_attention_heads", value=3), "width 8 is not a multiple"),
+    ("huggingface", 0, edited("config.json", "vocab_size", value=2**50), "30, 8|2\\*\\*50|1125899906842624"),
+    ("tokenizer-json", 0, edited("tokenizer.json", "model", "vocab", value={"a": 2**32 - 1, "[UNK]": 0}), "is broken"),
+    ("tokenizer-json", 0, edited("tokenizer.json", "model", "unk_token", value="none"), "is broken"),
+    ("gin", 0, put("run.gin", b"a.b = (1,\n"), "is not a gin file"),
+    ("gin", 0, put("run.gin", b'include "%s"' % (b"x" * 5000)), "which is not in a folder above it"),
+    ("foreign-configs", 1, replaced("a.yaml", b"batch_size: 128", b"batch_size: []"), "a.yaml"),
+    ("run-folder", 0, put("metrics.jsonl", b"{}"), "no logged step"),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "seed", "change", "message"), CASES, ids=[f"{n}-{c[0]}" for n, c in enumerate(CASES)]
+)
+def test_damaged_input_ends_in_one_message(target, seed, change, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "cache"))
+    files = dict(seeds(target)[seed])
+    change(files)
+    if target in ("runs", "pickles"):  # the checksums are checked first
+        files = TARGETS[target].repair(files)
+    write(files, tmp_path / "input")
+    with pytest.raises(PretrainKitError, match=message):
+        TARGETS[target].run(tmp_path / "input")
