@@ -67,7 +67,7 @@ def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
     Raises ConfigError for anything that is not plain YAML."""
     try:
         _check_size(text)
-        return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)
+        return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)  # noqa: S506 - both are SafeLoaders
     except yaml.YAMLError as error:
         raise ConfigError(_explain(error, text, where)) from None
     except (ValueError, OverflowError) as error:  # a date that does not exist, a number of thousands of digits

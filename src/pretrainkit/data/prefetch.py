@@ -150,7 +150,7 @@ def _serve(connection: Connection, function: Callable[[int], object]) -> None:
 def _sendable(error: Exception) -> Exception:
     """Return the error if it can be pickled, otherwise a RunError with its text."""
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
     except (pickle.PicklingError, TypeError, AttributeError):
         return RunError(f"{type(error).__name__}: {error}")
     return error

@@ -1,0 +1,150 @@
+"""Attacks: what files and names from other people try, and that they do not succeed."""
+
+import gzip
+import io
+import json
+import shlex
+import struct
+import subprocess
+import sys
+import tarfile
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from targets_data import picture, tar
+
+from pretrainkit.corpus import readers
+from pretrainkit.corpus.readers import read_documents
+from pretrainkit.data.aligned_samples import read_map
+from pretrainkit.data.tar import TarReader, members
+from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
+from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
+from pretrainkit.exporting.published_files import read_pickle
+from pretrainkit.files import sources
+from pretrainkit.files.manifest import verify, write_manifest
+from pretrainkit.files.sources import find_sources
+from pretrainkit.images.decode import open_image
+from pretrainkit.launch.cloud import CloudConfig, require_name, task_of
+from pretrainkit.launch.folder import Launch
+from pretrainkit.launch.slurm import _parameters
+from pretrainkit.recipes.fourm import readers as fourm_readers
+from pretrainkit.tasks.task import Task, TaskRegistry
+from pretrainkit.workers.slurm_config import SlurmConfig
+
+EVIL = "a b'\"$(touch evil)`touch evil`; touch evil #"
+
+
+@pytest.mark.parametrize("cluster", ["slurm", "local"])
+def test_the_name_of_a_run_cannot_run_a_command_in_its_job(tmp_path, cluster):
+    launch = Launch("slurm", ("train",), ("resume",), code={"git": EVIL})
+    parameters = _parameters(launch, SlurmConfig(), EVIL, tmp_path / EVIL / "code", cluster)
+    setup = [*parameters[f"{cluster}_setup"], 'echo "$PYTHONPATH"']
+    ended = subprocess.run(["bash", "-ec", "\n".join(setup)], cwd=tmp_path, capture_output=True, text=True, env={})
+    assert ended.stdout == f"{tmp_path / EVIL / 'code'}\n"
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_words_of_a_command_reach_machines_in_clouds_as_they_are():
+    command = ["train", "bert/mini", f"data.train={EVIL}"]
+    assert shlex.split(task_of(CloudConfig(), name="a", command=command)["envs"]["COMMAND"]) == command
+    for name in ("-a", "a;b", "$(a)", "a\nb", "../a", ""):
+        with pytest.raises(InputError, match="cannot be the name of machines"):
+            require_name(name)
+
+
+@pytest.mark.parametrize("name", ["..", "..:..:evil", "a:..", ".", "a::b", "/evil", "a/b", ""])
+def test_the_name_of_a_task_cannot_lead_out_of_a_cache(name):
+    with pytest.raises(ConfigError, match="is not a valid name of a task"):
+        TaskRegistry().add(Task(name, None, {}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret"])
+def test_a_manifest_cannot_name_files_outside_of_its_folder(tmp_path, name):
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "out").mkdir()
+    write_manifest(tmp_path / "out", {"shards": [{"name": name, "num_bytes": 1, "sha256": ""}]})
+    with pytest.raises(DataError, match="outside of its folder"):
+        verify(tmp_path / "out")
+
+
+def test_links_in_archives_are_not_followed_and_indices_cannot_ask_for_more_than_there_is(tmp_path):
+    link = tarfile.TarInfo("000.png")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(link)
+        archive.addfile(tarfile.TarInfo("000.txt"))
+    assert [member.name for member in members(tmp_path / "a.tar")] == ["000.txt"]
+    reader = TarReader([tmp_path / "a.tar"])
+    for offset, num_bytes in ((0, 2**62), (-1, 1), (2**62, 1), (1, -1)):
+        with pytest.raises(OSError, match="ends before byte"):
+            reader.read(0, offset, num_bytes)
+
+
+def test_a_header_of_an_archive_cannot_ask_for_memory(tmp_path):
+    content = bytearray(tar({"a": b""}))
+    content[156:157], content[124:136] = b"L", b"77777777777\0"  # a long name of 8 GB
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    (tmp_path / "a.tar").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read as a tar archive"):
+        list(members(tmp_path / "a.tar"))
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "told"), [("a.jsonl.gz", "auto", "has a line"), ("a.txt", "book", "is a book")]
+)
+def test_a_small_compressed_file_cannot_expand_to_a_line_without_end(tmp_path, monkeypatch, name, format, told):
+    monkeypatch.setattr(sources, "LARGEST_TEXT", 1 << 20)
+    monkeypatch.setattr(readers, "LARGEST_TEXT", 1 << 20)
+    whole = b'{"text": "' + b"a" * (3 << 20)
+    (tmp_path / name).write_bytes(gzip.compress(whole) if name.endswith(".gz") else whole)
+    with pytest.raises(DataError, match=f"{told} of more than 1 MB"):
+        list(read_documents(find_sources([tmp_path / name], format)))
+    monkeypatch.setattr(fourm_readers, "_LARGEST_JSON", 1 << 20)
+    with pytest.raises(DataError, match="it has more than 1 MB"):
+        fourm_readers.texts_of(gzip.compress(whole), "a.json.gz")
+
+
+def test_a_picture_of_a_few_bytes_cannot_ask_for_gigabytes():
+    content = bytearray(picture("PNG", "1", (8, 8)))
+    content[16:24] = struct.pack(">II", 60_000, 60_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    with pytest.raises(DataError, match="is too large"):
+        open_image(bytes(content))
+    with pytest.raises(DataError, match="is broken"):
+        read_map(bytes(content), "a.png")
+
+
+def test_weights_cannot_repeat_one_element_to_fill_the_memory(tmp_path):
+    torch.save({"model": {"a": torch.zeros(1).expand(10**12)}}, tmp_path / "a.pth")
+    assert (tmp_path / "a.pth").stat().st_size < 10_000
+    with pytest.raises(CheckpointError, match="repeats its elements"):
+        read_pickle(tmp_path / "a.pth", ("model",), "a checkpoint")
+
+
+def test_code_beside_a_tokenizer_is_never_imported(tmp_path):
+    code = f"open({str(tmp_path / 'evil')!r}, 'w')\nclass Evil: pass\n"
+    (tmp_path / "code.py").write_text(code)
+    about = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["code.Evil", "code.Evil"]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "auto_map": {"AutoConfig": "code.Evil"}}))
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    with pytest.raises(DataError, match="cannot be read"):
+        tokenizer_beside(tmp_path)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_an_array_cannot_be_a_pickle():
+    import numpy as np
+
+    from pretrainkit.data.aligned_samples import read_array
+
+    file = io.BytesIO()
+    np.save(file, np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(DataError, match="cannot be read as an array"):
+        read_array(file.getvalue(), "a.npy")
