@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults lint format bench docs clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults fuzz audit lint format bench docs clean
 
 setup: $(VENV)/.done
 
@@ -87,6 +87,18 @@ campaign-kill: setup
 # Lets disks, clocks, ranks, checkpoints and data misbehave, and compares as above. Needs a C compiler.
 campaign-faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/kill.py --faults $(OPTIONS)
+
+# Damaged and made-up input for every reader, or for one: docs/reliability.md.
+TARGET ?= all
+SECONDS ?= 60
+SEED ?= 0
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py $(TARGET) --seconds $(SECONDS) --seed $(SEED)
+
+# Known vulnerabilities of the installed packages; needs a connection to PyPI.
+audit: setup
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --local --progress-spinner off
 
 lint: setup
 	$(BIN)/ruff check .

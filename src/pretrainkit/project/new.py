@@ -170,7 +170,9 @@ def _existing(folder: Path, recipe: str, data: Sequence[str], hours: float | Non
     record = read_object(path)
     wanted = {"recipe": recipe, "data": list(data), "hours": record.get("hours") if hours is None else hours}
     if changed := [name for name, value in wanted.items() if record.get(name) != value]:
-        differences = "; ".join(f"{name} was {_shown(record.get(name))}, not {_shown(wanted[name])}" for name in changed)
+        differences = "; ".join(
+            f"{name} was {_shown(record.get(name))}, not {_shown(wanted[name])}" for name in changed
+        )
         raise InputError(
             f"{folder} holds another project: {differences}\n"
             f"  continue that one: bash {quote(str(folder / RUN))}\n"
