@@ -29,9 +29,9 @@ from pretrainkit.files import sources
 from pretrainkit.files.manifest import verify, write_manifest
 from pretrainkit.files.sources import find_sources
 from pretrainkit.images.decode import open_image
+from pretrainkit.launch import slurm
 from pretrainkit.launch.cloud import CloudConfig, require_name, task_of
 from pretrainkit.launch.folder import Launch
-from pretrainkit.launch.slurm import _parameters
 from pretrainkit.recipes.fourm import readers as fourm_readers
 from pretrainkit.tasks.task import Task, TaskRegistry
 from pretrainkit.workers.slurm_config import SlurmConfig
@@ -42,7 +42,7 @@ EVIL = "a b'\"$(touch evil)`touch evil`; touch evil #"
 @pytest.mark.parametrize("cluster", ["slurm", "local"])
 def test_the_name_of_a_run_cannot_run_a_command_in_its_job(tmp_path, cluster):
     launch = Launch("slurm", ("train",), ("resume",), code={"git": EVIL})
-    parameters = _parameters(launch, SlurmConfig(), EVIL, tmp_path / EVIL / "code", cluster)
+    parameters = slurm._parameters(launch, SlurmConfig(), EVIL, tmp_path / EVIL / "code", cluster)
     setup = [*parameters[f"{cluster}_setup"], 'echo "$PYTHONPATH"']
     ended = subprocess.run(["bash", "-ec", "\n".join(setup)], cwd=tmp_path, capture_output=True, text=True, env={})
     assert ended.stdout == f"{tmp_path / EVIL / 'code'}\n"
