@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults fuzz audit lint format bench docs clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults campaign-mutate compare-losses fuzz audit lint format bench docs clean
 
 setup: $(VENV)/.done
 
@@ -99,6 +99,15 @@ fuzz: setup
 audit: setup
 	$(BIN)/python -m pip install --quiet pip-audit
 	$(BIN)/pip-audit --local --progress-spinner off
+
+# Small runs of each recipe with the code of the revision REV and with this code: shows the first step that differs.
+compare-losses: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/compare_losses.py $(REV)
+
+# Changes the code in one place at a time, and runs the tests that should notice: docs/reliability.md.
+campaign-mutate: OPTIONS = --mutants 50 --minutes 60
+campaign-mutate: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/mutate.py $(OPTIONS)
 
 lint: setup
 	$(BIN)/ruff check .

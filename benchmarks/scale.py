@@ -195,7 +195,7 @@ def training(names: Sequence[str]) -> None:
             steps = plan["num_steps"] / 3600
             hours = f"{steps * max(computing, exchanging):,.0f} to {steps * (computing + exchanging):,.0f}"
             print(
-                f"| {name} | {num_ranks:,} | {plan['memory'][strategy]['total'] / 2**30:.1f} | {counts} "
+                f"| {name} | {num_ranks:,} | {sum(plan['memory'][strategy].values()) / 2**30:.1f} | {counts} "
                 f"| {sum(call.num_bytes for call in calls) / 1e9:.2f} | {computing:.3f} | {exchanging:.3f} | {hours} |",
                 flush=True,
             )

@@ -14,6 +14,7 @@ GOLDEN = Path(__file__).with_name("golden")
 CONFIGS = runpy.run_path(str(GOLDEN / "configs.py"))
 PRESETS = CONFIGS["presets"]()
 RUNS = runpy.run_path(str(GOLDEN / "bert_runs.py"))
+SMALL = runpy.run_path(str(GOLDEN / "small_runs.py"))
 LOSS_TOLERANCE = 2e-5
 """Relative. Ten steps differ by less than 2e-7 between AVX2 and SSE kernels, between rows and packed, and between one
 and four microbatches; this leaves a factor of 100 for other processors and libraries. Dropout changes 1e-3."""
@@ -60,6 +61,16 @@ def test_ten_losses_are_golden(shards, case):
         pytest.skip("without MKL, torch draws other dropout masks")
     golden = json.loads(RUNS["LOSSES"].read_text())
     assert RUNS["ten_losses"](case, shards) == pytest.approx(golden[case], rel=LOSS_TOLERANCE), how_to_refresh("losses")
+
+
+@pytest.mark.parametrize("case", SMALL["RUNS"])
+def test_ten_losses_of_small_models_are_golden(case):
+    golden = json.loads(SMALL["LOSSES"].read_text())
+    assert golden.keys() == SMALL["RUNS"].keys(), how_to_refresh("small")
+    if "dropout" in case and not torch.backends.mkl.is_available():
+        pytest.skip("without MKL, torch draws other dropout masks")
+    losses = SMALL["ten_losses"](SMALL["RUNS"][case]())
+    assert losses == pytest.approx(golden[case], rel=LOSS_TOLERANCE), how_to_refresh("small")
 
 
 def test_layouts_and_microbatches_have_one_golden_loss():

@@ -1,4 +1,4 @@
-"""Makes the golden files what the code does now: python tests/golden/refresh.py [configs] [order] [batches] [losses]
+"""Makes the golden files what the code does now: `python tests/golden/refresh.py [NAME...]`, with names of `WRITERS`.
 
 Do it only where the change is meant, read the difference before you commit it, and say in the commit why it is right.
 Without names, all files are written.
@@ -6,16 +6,21 @@ Without names, all files are written.
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for the package support
 
 import bert_runs
 import configs
 import order
+import small_runs
 
 WRITERS: dict[str, Callable[[], None]] = {
     "configs": configs.write,
     "order": order.write,
     "batches": bert_runs.write_batches,
     "losses": bert_runs.write_losses,
+    "small": small_runs.write,
 }
 
 if __name__ == "__main__":

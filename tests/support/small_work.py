@@ -1,13 +1,18 @@
 """Small models of every recipe with two microbatches each, for tests that train them without a run."""
 
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.training.objective import Batch
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from support import bert_batches, clip_models, fourm_batches, pixel_batches, t5_batches
+from support.toy_objectives import TwoHeads, TwoTerms, host_batch
 
 Batches = list[dict[str, np.ndarray]]
 ADAMW = OptimizerConfig(peak_lr=1e-3)
@@ -152,3 +157,64 @@ def preset(name: str, *words: str, num: int = 3) -> Work:
                 batch[key] = rng.integers(0, most, batch[key].shape).astype(batch[key].dtype)
         batches.append(batch)
     return Work(model, recipe.build_objective(config), batches, ADAMW)
+
+
+class CountedOnTheHost(TwoTerms):
+    """Its weights are there."""
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return {"value": torch.tensor(2.0), "choice": torch.tensor(float(len(batch["x"])))}
+
+
+def foreign_towers() -> Work:
+    """As in the presets of ZeroVL."""
+    from support.clip_models import tiny_bert, tiny_timm
+
+    with tempfile.TemporaryDirectory() as folder:
+        return clip(image=tiny_timm(), words=tiny_bert(Path(folder)))
+
+
+def counted_on_the_host() -> Work:
+    torch.manual_seed(0)
+    return Work(TwoHeads(), CountedOnTheHost(), [host_batch(5, seed) for seed in (0, 1)], ADAMW)
+
+
+def optimized(name: str, **settings: Any) -> Callable[[], Work]:
+    return lambda: bert()._replace(optimizer=OptimizerConfig(name=name, peak_lr=1e-3, **settings))
+
+
+CASES: dict[str, Callable[[], Work]] = {
+    "bert packed, dropout": lambda: bert(dropout=0.1),
+    "bert packed, with room": lambda: bert(room=7),
+    "bert rows": lambda: bert(rows=True),
+    "bert modern": lambda: bert(is_modern=True),
+    "bert modern, with room": lambda: bert(is_modern=True, room=5),
+    "t5 packed": t5,
+    "t5 rows": lambda: t5(packed=False),
+    "t5 1.0, dropout": lambda: t5("1.0", dropout=0.1),
+    "t5 average per sequence": lambda: t5("lm", ADAMW, normalize_by="average_per_sequence"),
+    "t5 narrow heads": lambda: t5(head_size=3),
+    "pixel": pixel,
+    "pixel dropout": lambda: pixel(dropout=0.1),
+    "pixel padded": lambda: pixel(pad_to=8),
+    "pixel heads of 44": lambda: pixel(decoder_hidden_size=44, decoder_num_heads=1),
+    "fourm": fourm,
+    "fourm, all targets see each other": lambda: fourm(separate_targets=False),
+    "clip": clip,
+    "clip of timm and transformers": foreign_towers,
+    "clip constant temperature": constant_temperature,
+    "glue of transformers": lambda: glue("classes", is_foreign=True),
+    "glue spans": lambda: glue("spans"),
+    "glue tree of transformers": lambda: glue("tree", is_foreign=True),
+    "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=16"),
+    "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=16"),
+    "weights of the host": counted_on_the_host,
+    "optimizer adamw": optimized("adamw"),
+    "optimizer scaled adamw": optimized("adamw", scale_by_parameter_rms=True),
+    "optimizer lamb": optimized("lamb"),
+    "optimizer lars": optimized("lars"),
+    "optimizer lion": optimized("lion"),
+    "optimizer muon": optimized("muon"),
+    "optimizer sgd": optimized("sgd"),
+}
+"""Small work of every recipe and optimizer."""

@@ -7,11 +7,9 @@ from support.pretended_cuda.layouts import of_a_gpu  # isort: skip  # before mod
 import copy
 import json
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,40 +19,13 @@ from pretrainkit.dist.devices import to_device as move
 from pretrainkit.dist.env import World
 from pretrainkit.training.accumulate import accumulate, seed_dropout
 from pretrainkit.training.ema import Ema
-from pretrainkit.training.objective import Batch
 from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, parameters_of, step_if_finite
 from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig
 from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 from pretrainkit.training.trainer import to_device
-from support.small_work import ADAMW, Work, bert, clip, constant_temperature, fourm, glue, pixel, preset, t5
-from support.toy_objectives import TwoHeads, TwoTerms, host_batch
-
-
-class CountedOnTheHost(TwoTerms):
-    """Its weights are there."""
-
-    def weights(self, batch: Batch) -> dict[str, Tensor]:
-        return {"value": torch.tensor(2.0), "choice": torch.tensor(float(len(batch["x"])))}
-
-
-def foreign_towers() -> Work:
-    """As in the presets of ZeroVL."""
-    from support.clip_models import tiny_bert, tiny_timm
-
-    with tempfile.TemporaryDirectory() as folder:
-        return clip(image=tiny_timm(), words=tiny_bert(Path(folder)))
-
-
-def counted_on_the_host() -> Work:
-    torch.manual_seed(0)
-    return Work(TwoHeads(), CountedOnTheHost(), [host_batch(5, seed) for seed in (0, 1)], ADAMW)
-
-
-def optimized(name: str, **settings: Any) -> Callable[[], Work]:
-    return lambda: bert()._replace(optimizer=OptimizerConfig(name=name, peak_lr=1e-3, **settings))
-
+from support.small_work import CASES, Work, bert
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {},
@@ -69,42 +40,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "name": "adafactor",
         "adafactor": AdafactorConfig(min_dim_size_to_factor=8, beta1=0.9, step_offset=1, skip_nan_updates=True),
     },
-}
-
-
-CASES: dict[str, Callable[[], Work]] = {
-    "bert packed, dropout": lambda: bert(dropout=0.1),
-    "bert packed, with room": lambda: bert(room=7),
-    "bert rows": lambda: bert(rows=True),
-    "bert modern": lambda: bert(is_modern=True),
-    "bert modern, with room": lambda: bert(is_modern=True, room=5),
-    "t5 packed": t5,
-    "t5 rows": lambda: t5(packed=False),
-    "t5 1.0, dropout": lambda: t5("1.0", dropout=0.1),
-    "t5 average per sequence": lambda: t5("lm", ADAMW, normalize_by="average_per_sequence"),
-    "t5 narrow heads": lambda: t5(head_size=3),
-    "pixel": pixel,
-    "pixel dropout": lambda: pixel(dropout=0.1),
-    "pixel padded": lambda: pixel(pad_to=8),
-    "pixel heads of 44": lambda: pixel(decoder_hidden_size=44, decoder_num_heads=1),
-    "fourm": fourm,
-    "fourm, all targets see each other": lambda: fourm(separate_targets=False),
-    "clip": clip,
-    "clip of timm and transformers": foreign_towers,
-    "clip constant temperature": constant_temperature,
-    "glue of transformers": lambda: glue("classes", is_foreign=True),
-    "glue spans": lambda: glue("spans"),
-    "glue tree of transformers": lambda: glue("tree", is_foreign=True),
-    "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=16"),
-    "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=16"),
-    "weights of the host": counted_on_the_host,
-    "optimizer adamw": optimized("adamw"),
-    "optimizer scaled adamw": optimized("adamw", scale_by_parameter_rms=True),
-    "optimizer lamb": optimized("lamb"),
-    "optimizer lars": optimized("lars"),
-    "optimizer lion": optimized("lion"),
-    "optimizer muon": optimized("muon"),
-    "optimizer sgd": optimized("sgd"),
 }
 
 

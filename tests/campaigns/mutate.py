@@ -1,0 +1,294 @@
+"""`python mutate.py`: change the code in one place, run the tests that should notice, and undo it; again and again.
+
+A changed place is a *mutant*: another comparison or operator, another number, a condition that is inverted, a value or
+a statement that is left out. Tests *kill* a mutant if one of them fails or never ends. A mutant that survives shows
+behavior that no test looks at, or a change that means the same. Texts of messages, type annotations and docstrings are
+not changed.
+
+Each mutant has a process that is forked after torch was imported, and imports pretrainkit from a copy of `src` that
+consists of links but for the changed file. The results are kept in --results, so that a later call continues.
+"""
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from processes import SOURCE, TESTS, revision
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "data/order.py": ("data/test_order.py", "data/test_permutation.py", "data/test_plan.py", "test_golden_files.py"),
+    "data/permutation.py": ("data/test_permutation.py", "data/test_order.py"),
+    "data/plan.py": ("data/test_plan.py", "data/test_loader.py"),
+    "data/turns.py": ("data/test_mixture.py", "data/test_turns.py"),
+    "training/accumulate.py": (
+        "training/test_accumulate.py",
+        "training/test_two_ranks.py",
+        "recipes/clip/test_siglip_blocks.py",
+        "recipes/clip/test_clip_two_ranks.py",
+    ),
+    "training/checkpoints/checkpoint.py": ("training/test_checkpoint.py", "end_to_end/test_exact_resume.py"),
+    "training/checkpoints/files.py": ("training/test_checkpoint.py", "training/test_best.py"),
+    "training/checkpoints/tensors.py": ("training/test_checkpoint.py",),
+    "training/checkpoints/best.py": ("training/test_best.py", "end_to_end/test_best_and_early.py"),
+    "training/optimizers/schedule.py": ("training/test_schedule.py",),
+    "training/optimizers/adafactor.py": (
+        "training/test_adafactor.py",
+        "training/test_relative_steps.py",
+        "training/test_stacked.py",
+        "test_golden_files.py",
+    ),
+    "training/optimizers/muon.py": ("training/test_muon.py", "training/test_stacked.py", "test_golden_files.py"),
+    "training/optimizers/build.py": (
+        "training/test_build.py",
+        "training/test_parameter_groups.py",
+        "training/test_layer_decay.py",
+        "test_golden_files.py",
+    ),
+    "training/optimizers/parameters.py": ("training/test_parameters.py", "training/test_stacked.py"),
+    "eval/metrics.py": ("eval/metrics",),
+    "eval/retrieval.py": ("eval/test_retrieval.py",),
+    "recipes/bert/masking.py": ("recipes/bert/test_masking.py", "recipes/bert/test_fill_masks.py"),
+    "recipes/bert/chunks.py": ("recipes/bert/test_chunks.py", "recipes/bert/test_sentence_order_facts.py"),
+    "recipes/t5/spans.py": ("recipes/t5/test_t5_spans.py", "recipes/t5/test_t5_denoising.py"),
+    "recipes/t5/segments.py": ("recipes/t5/test_t5_segments.py", "recipes/t5/test_t5_source.py"),
+    "recipes/t5/features.py": ("recipes/t5/test_t5_features.py", "recipes/t5/test_t5_task_source.py"),
+    "recipes/pixel/masking.py": ("recipes/pixel/test_pixel_masking.py", "recipes/pixel/test_pixel_facts.py"),
+    "recipes/fourm/masking.py": (
+        "recipes/fourm/test_fourm_masking.py",
+        "recipes/fourm/test_fourm_budgets.py",
+        "recipes/fourm/test_hidden_spans.py",
+        "recipes/fourm/test_fourm_keep.py",
+    ),
+}
+"""Modules to change, and the tests of each, below src/pretrainkit and tests."""
+RESULTS = TESTS.parent / "docs" / "reliability-mutants.json"
+COMPARISONS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Add,
+    ast.Pow: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.UAdd: ast.USub,
+}
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "argmax": "argmin", "amax": "amin", "floor": "ceil"}
+
+
+class Place(NamedTuple):
+    """A possible change: the place of a node in the order of `ast.walk`, and the number of the change there."""
+
+    node: int
+    choice: int
+
+
+def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
+    """Yield functions that each change the node in place."""
+    match node:
+        case ast.Compare():
+            for index, kind in enumerate(map(type, node.ops)):
+                yield lambda index=index, kind=kind: node.ops.__setitem__(index, COMPARISONS[kind]())  # type: ignore[misc]
+        case ast.BinOp() | ast.BoolOp() | ast.AugAssign() if type(node.op) in OPERATORS:
+            yield lambda: setattr(node, "op", OPERATORS[type(node.op)]())
+        case ast.UnaryOp(op=ast.Not()):
+            yield lambda: _become(node, node.operand)
+        case ast.UnaryOp(op=ast.USub()):
+            yield lambda: setattr(node, "op", ast.UAdd())
+        case ast.Constant(value=bool()):
+            yield lambda: setattr(node, "value", not node.value)
+        case ast.Constant(value=int() | float()):
+            yield lambda: setattr(node, "value", node.value + 1)
+        case ast.Name(id=name) if name in NAMES:
+            yield lambda: setattr(node, "id", NAMES[name])
+        case ast.Attribute(attr=name) if name in NAMES:
+            yield lambda: setattr(node, "attr", NAMES[name])
+        case ast.If() | ast.IfExp() | ast.While():
+            yield lambda: setattr(node, "test", ast.UnaryOp(ast.Not(), node.test))
+        case ast.Expr(value=ast.Call()):
+            yield lambda: setattr(node, "value", ast.Constant(None))
+        case ast.Return(value=ast.expr()) if not isinstance(node.value, ast.Constant):
+            yield lambda: setattr(node, "value", ast.Constant(None))
+        case ast.Break():
+            yield lambda: _become(node, ast.Continue())
+        case ast.Continue():
+            yield lambda: _become(node, ast.Break())
+
+
+def _become(node: Any, other: ast.AST) -> None:
+    """Turn a node into another one, in place."""
+    lines = {name: value for name, value in vars(node).items() if name.endswith(("lineno", "offset"))}
+    node.__class__, node.__dict__ = other.__class__, lines | vars(other)
+
+
+def places(tree: ast.Module) -> list[tuple[Place, int]]:
+    """Return all possible changes of a module, with their lines."""
+    skipped = {id(inner) for node in ast.walk(tree) for part in _untouched(node) for inner in ast.walk(part)}
+    return [
+        (Place(number, choice), node.lineno)  # type: ignore[attr-defined]
+        for number, node in enumerate(ast.walk(tree))
+        if id(node) not in skipped
+        for choice, _ in enumerate(changes(node))
+    ]
+
+
+def _untouched(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a node that are not changed: annotations, messages, what only type checkers read."""
+    match node:
+        case ast.AnnAssign():
+            yield node.annotation
+        case ast.FunctionDef():
+            yield from (node.returns,) if node.returns else ()
+            yield from (arg.annotation for arg in ast.walk(node.args) if isinstance(arg, ast.arg) and arg.annotation)
+        case ast.Raise() | ast.JoinedStr() | ast.Assert():
+            yield node
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            yield node
+        case ast.Call(func=ast.Name(id="cast" | "overload" | "TypeVar")):
+            yield node
+
+
+def mutated(tree: ast.Module, place: Place) -> str:
+    """Return the code with one change."""
+    tree = copy.deepcopy(tree)
+    node = next(node for number, node in enumerate(ast.walk(tree)) if number == place.node)
+    next(change for choice, change in enumerate(changes(node)) if choice == place.choice)()
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def described(tree: ast.Module, code: str) -> str:
+    """Return the lines that a change removes and adds."""
+    before, after = ast.unparse(tree).splitlines(), code.splitlines()
+    pairs = [(old, new) for old, new in zip(before, after) if old != new]
+    old, new = pairs[0] if pairs else (before[-1], after[-1])
+    return f"{old.strip()}  ->  {new.strip()}"
+
+
+def linked_copy(folder: Path) -> Path:
+    """Return a copy of `src` in which all files are links. Bytecode is not written."""
+    for path in SOURCE.rglob("*"):
+        if path.is_file() and path.suffix != ".pyc" and "egg-info" not in path.as_posix():
+            link = folder / path.relative_to(SOURCE)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+    return folder
+
+
+def run_tests(source: Path, tests: tuple[str, ...], seconds: float) -> tuple[int, float]:
+    """Run the tests with the package in `source`, in a fork of this process. Return pytest's exit code, and the
+    seconds; the code of a run that takes longer than `seconds` is -1."""
+    begin, child = time.monotonic(), os.fork()
+    if not child:
+        os.setsid()
+        os.environ["PYTHONPATH"] = os.pathsep.join((str(source), str(TESTS)))
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        sys.path[:0] = [str(source), str(TESTS)]
+        sys.dont_write_bytecode = True
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(null, descriptor)
+        os.chdir(TESTS.parent)
+        import pytest
+
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        os._exit(pytest.main([*options, *(str(TESTS / test) for test in tests)]))
+    code = -1
+    while time.monotonic() - begin < seconds:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            break
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):  # also processes that the tests started
+        os.killpg(child, signal.SIGKILL)
+    if code == -1:
+        os.waitpid(child, 0)
+    return code, time.monotonic() - begin
+
+
+def campaign(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Try mutants until the time is over. Return the results of all calls."""
+    import torch  # noqa: F401  # here, so that forks share it
+
+    results: dict[str, Any] = json.loads(arguments.results.read_text()) if arguments.results.is_file() else {}
+    deadline = time.monotonic() + 60 * arguments.minutes
+    with TemporaryDirectory() as folder:
+        source = linked_copy(Path(folder))
+        for name in arguments.modules:
+            tests, original = MODULES[name], SOURCE / "pretrainkit" / name
+            tree, file = ast.parse(original.read_text("utf-8")), source / "pretrainkit" / name
+            row = results.setdefault(name, {"revision": revision(), "tried": 0, "killed": 0, "survived": []})
+            if row["tried"] >= arguments.mutants:
+                continue
+            code, seconds = run_tests(source, tests, 900)
+            if code:
+                sys.exit(f"the tests of {name} fail without a change: {' '.join(tests)}")
+            drawn = places(tree)
+            random.Random(f"{arguments.seed} {name}").shuffle(drawn)
+            for place, line in drawn[row["tried"] : arguments.mutants]:
+                if time.monotonic() > deadline:
+                    break
+                changed = mutated(tree, place)
+                file.unlink()
+                file.write_text(changed, encoding="utf-8")
+                code, _ = run_tests(source, tests, 20 + 5 * seconds)
+                row["tried"] += 1
+                row["killed"] += code != 0
+                if not code:
+                    row["survived"].append(f"line {line}: {described(tree, changed)}")
+                    print(f"{name}, {row['survived'][-1]}", flush=True)
+            file.unlink()
+            file.symlink_to(original)
+            row["possible"] = len(drawn)
+            arguments.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return results
+
+
+def main() -> None:
+    """Run a campaign and print its table. Ends with 1 if the tests of a module kill fewer than 90 % of its mutants."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--modules", nargs="+", choices=MODULES, default=list(MODULES), metavar="FILE")
+    parser.add_argument("--mutants", type=int, default=50, help="mutants of each module, drawn by the seed")
+    parser.add_argument("--minutes", type=float, default=30, help="time for this call")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file with the results, which a call continues")
+    results = campaign(parser.parse_args())
+    print("| module | mutants tried | of | killed | survived |\n|---|---|---|---|---|")
+    for name, row in results.items():
+        print(f"| `{name}` | {row['tried']} | {row.get('possible', '?')} | {row['killed']} | {len(row['survived'])} |")
+    total = Counter({key: sum(row[key] for row in results.values()) for key in ("tried", "killed")})
+    print(f"\n{total['killed']} of {total['tried']} killed")
+    sys.exit(any(row["killed"] < 0.9 * row["tried"] for row in results.values()))
+
+
+if __name__ == "__main__":
+    main()
