@@ -1,5 +1,6 @@
 """`pretrainkit recipes`."""
 
+from inspect import getdoc
 from json import dumps
 
 from pretrainkit.cli.options import Json
@@ -19,7 +20,7 @@ def recipes(json: Json = False) -> None:
             rows.append({"recipe": entry.name, "broken": str(error)})
             continue
         presets = {
-            f"{entry.name}/{name}": (make.__doc__ or "").strip().partition("\n")[0]
+            f"{entry.name}/{name}": " ".join((getdoc(make) or "").partition("\n\n")[0].split())
             for name, make in recipe.presets.items()
         }
         rows.append({"recipe": entry.name, "summary": recipe.summary, "presets": presets})

@@ -137,7 +137,7 @@ def b_21() -> FourMRun:
 
 
 def l_21() -> FourMRun:
-    """4M-21 L: as fourm/l-7 with the modalities and budgets of fourm/b-21, 1 272.4 M parameters with tables."""
+    """4M-21 L: as fourm/l-7 with the modalities and budgets of fourm/b-21, 1,272.4 M parameters with tables."""
     return _published("large", "21", 4096)
 
 
