@@ -370,11 +370,6 @@ CASES = [
         {"leave --pooling out": "leave out --pooling"},
     ),
     Case(
-        "import pma --recipe glue --out {out}",
-        "pretrainkit finetune TASK --from PRETRAINED '.*'",
-        {"TASK": "rte", "PRETRAINED": "grid", "+": f"--data glue=glue {PIXEL_TASK} --out {{out}}"},
-    ),
-    Case(
         "import pixel-cls --recipe pixel --out {out}",
         "pretrainkit import FOLDER --recipe glue",
         {"FOLDER": "pixel-cls", "+": "--out {out}"},
@@ -580,14 +575,9 @@ def put_encoders(folder: Path) -> None:
 
 
 def put_classifiers_of_pixel(folder: Path) -> None:
-    """One that reads the class token, and one with a tensor of those that pool by attention."""
-    from safetensors.torch import save_file
-
+    """One that reads the class token."""
     theirs = data.test_module("recipes/pixel/test_pixel_classifiers.py")
     theirs.as_original(folder / "pixel-cls", "cls")
-    theirs.as_original(folder / "pma", "mean")
-    state = theirs.read_tensors(folder / "pma") | {"pooler.pooling.pooler.S": theirs.torch.zeros(1, 1, 16)}
-    save_file(state, folder / "pma" / "model.safetensors")
 
 
 def put_features(folder: Path) -> None:

@@ -38,7 +38,7 @@ def import_(
     tokenizer: Annotated[Path | None, Option(help="Folder of the model's tokenizer, which is copied to OUT.")] = None,
     pooling: Annotated[
         str | None,
-        Option(help="Pooling of a classifier (recipe glue) whose files do not state it: mean or max."),
+        Option(help="Pooling of a classifier (recipe glue) whose files do not state it: mean, max or pma_padded:K."),
     ] = None,
     dry_run: Annotated[
         bool,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from typer.testing import CliRunner
 
@@ -167,17 +168,72 @@ def test_models_that_pool_nothing_are_imported_without_pooling_as_advised(case: 
     api.import_model(tmp_path / "theirs", "glue", tmp_path / "ours")
 
 
-def test_the_originals_pooling_by_attention_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
+def logits_of_the_original(state: dict[str, torch.Tensor], patches: torch.Tensor, num_real: int) -> torch.Tensor:
+    """The original's formulas for one text of patches (L, F) with white ones behind `num_real`, pooled with 2 heads."""
 
-    as_original(tmp_path / "original", "mean")
-    state = read_tensors(tmp_path / "original") | {"pooler.pooling.pooler.S": torch.zeros(1, 1, 16)}
-    save_file(state, tmp_path / "original" / "model.safetensors")
-    with pytest.raises(CheckpointError, match="pools by attention") as caught:
-        read_classifier(tmp_path / "original")
-    setting = shlex.split(str(caught.value).splitlines()[-1])[-1]
-    config = api.load_config("glue/sst2", [setting])
-    assert api.load_config("pixel/base", [f"text={json.dumps(config.model.encoder_settings['text'])}"])
+    def linear(name: str, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (16,), state[f"{name}.weight"], state[f"{name}.bias"], 1e-12)
+
+    projection = "vit.embeddings.patch_embeddings.projection"
+    kernel = state[f"{projection}.weight"].sum(1).flatten(1)  # grey
+    x = F.linear(patches.float() / 255, kernel, state[f"{projection}.bias"])
+    x = torch.cat([state["vit.embeddings.cls_token"][0], x]) + state["vit.embeddings.position_embeddings"][0]
+    is_hidden = torch.arange(len(x)) > num_real
+    for number in range(2):
+        layer, inner = f"vit.encoder.layer.{number}", norm(f"vit.encoder.layer.{number}.layernorm_before", x)
+        q, k, v = (linear(f"{layer}.attention.attention.{part}", inner) for part in ("query", "key", "value"))
+        q, k, v = (part.unflatten(1, (2, -1)).transpose(0, 1) for part in (q, k, v))
+        scores = (q @ k.mT * k.shape[-1] ** -0.5).masked_fill(is_hidden, -torch.inf)
+        x = x + linear(f"{layer}.attention.output.dense", (scores.softmax(-1) @ v).transpose(0, 1).flatten(1))
+        inner = F.gelu(linear(f"{layer}.intermediate.dense", norm(f"{layer}.layernorm_after", x)))
+        x = x + linear(f"{layer}.output.dense", inner)
+    x = norm("pooler.ln", norm("vit.layernorm", x)[1:])
+    mab = "pooler.pooling.pooler.mab"
+    query, values = linear(f"{mab}.fc_q", state["pooler.pooling.pooler.S"][0]), linear(f"{mab}.fc_v", x)
+    keys = linear(f"{mab}.fc_k", x) * (torch.arange(len(x)) < num_real)[:, None]
+    halves = [half.chunk(2, 1) for half in (query, keys, values)]
+    mixed = torch.cat([q + (q @ k.T / 16**0.5).softmax(1) @ v for q, k, v in zip(*halves, strict=True)], 1)
+    return linear("classifier", mixed + linear(f"{mab}.fc_o", mixed).relu())[0]
+
+
+def test_the_originals_pooling_by_attention_gives_its_logits(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    config, model = classifier("examples", "text.pooling=pma_padded:2", "model.pixel_zero=black")
+    with torch.no_grad():
+        for parameter in model.encoder.pooling.parameters():
+            parameter += 0.5 * torch.randn_like(parameter)
+    original = tmp_path / "original"
+    write_classifier(model, config, original, renderer=None)
+    values, path = json.loads((original / "config.json").read_text()), original / "model.safetensors"
+    assert values.pop("pooling") == "pma_padded:2"
+    (original / "config.json").write_text(json.dumps(values))
+    state = load_file(path) | {"pooler.linear.weight": torch.randn(16, 16), "pooler.linear.bias": torch.zeros(16)}
+    save_file(state, path)
+    with pytest.raises(InputError, match="pools by attention, and its files do not specify") as caught:
+        api.open_model(original)
+    advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … pools by attention, and its files")
+    command = next(line for line in advice.splitlines() if "fix: " in line).partition("fix: ")[2]
+    words = shlex.split(command.replace("OUT", str(tmp_path / "ours")).replace("pma_padded:8", "pma_padded:2"))
+    assert CliRunner().invoke(app_of("import"), words[2:]).exit_code == 0
+    opened = api.open_model(tmp_path / "ours")
+    patches = torch.randint(0, 256, (2, 36, 256), dtype=torch.uint8)
+    patches[1, 5:] = 255
+    batch = {
+        "patches": torch.cat([patches[0, :1], patches[0], patches[1, :1], patches[1, :5]]),
+        "positions": torch.tensor([*range(37), *range(6)], dtype=torch.int32),
+        "cu_seqlens": torch.tensor([0, 37, 43], dtype=torch.int32),
+    }
+    with torch.no_grad():
+        ours = opened.model.eval().head(opened.model.encoder(batch, 36))
+        expected = torch.stack([logits_of_the_original(state, *row) for row in zip(patches, (36, 5), strict=True)])
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    api.export(tmp_path / "ours", "huggingface", tmp_path / "back")
+    again = load_file(tmp_path / "back" / "model.safetensors")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in again.items())
 
 
 @pytest.mark.parametrize("zero", ["black", "white"])

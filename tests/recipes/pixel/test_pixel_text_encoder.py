@@ -102,7 +102,7 @@ def test_a_pooling_is_that_of_each_text_alone(trained: PixelForPretraining, pool
     torch.testing.assert_close(both, (found, states))
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", [*POOLINGS, "pma_padded:4"])
 def test_every_weight_learns_but_fixed_positions(trained: PixelForPretraining, pooling: str) -> None:
     encoder = encoder_of(trained, pooling=pooling, train_positions=False)
     encoder.zero_grad()
@@ -111,7 +111,7 @@ def test_every_weight_learns_but_fixed_positions(trained: PixelForPretraining, p
     assert without == {"position_embedding"}
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", [*POOLINGS, "pma_padded:4"])
 def test_no_texts_give_zero_gradients(trained: PixelForPretraining, pooling: str) -> None:
     encoder = encoder_of(trained, pooling=pooling)
     for found in (encoder(texts(0, []), 16), encoder.tokens(texts(0, []), 16)):

@@ -214,12 +214,14 @@ class PixelDataConfig(DataConfig):
         return self.workers, self.num_workers
 
 
-_POOLINGS = re.compile(r"mean|max|cls|pma:[1-9]\d*")
+_POOLINGS = re.compile(r"mean|max|cls|pma(_padded)?:[1-9]\d*")
 
 
 def _is_pooling(value: str) -> str:
     if not _POOLINGS.fullmatch(value):
-        raise ValueError(f"invalid pooling {value!r}; use mean, max, cls or pma:K for K heads, such as pma:8")
+        raise ValueError(
+            f"invalid pooling {value!r}; use mean, max, cls, or pma:K or pma_padded:K for K heads, such as pma:8"
+        )
     return value
 
 
@@ -231,7 +233,8 @@ class PixelTextConfig(Config):
 
     pooling: Pooling = "mean"
     """Pooling of the patches to one vector. mean, max: over all patches of the text and its end patch. pma:K: attention
-    of one learned query with K heads. cls: tanh of a linear layer on the class token, as in BERT."""
+    of one learned query with K heads. pma_padded:K: pma as in the original, which also attends to the white patches
+    that fill a text up to model.max_patches. cls: tanh of a linear layer on the class token, as in BERT."""
     pooling_linear: bool = True
     """Apply a linear layer and GELU to each patch before mean or max pooling."""
     pooling_norm: bool = True

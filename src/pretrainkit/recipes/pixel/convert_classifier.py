@@ -2,8 +2,8 @@
 them.
 
 They are PIXELForSequenceClassification, PIXELForTokenClassification, PIXELForQuestionAnswering and
-PIXELForBiaffineParsing: the encoder of `convert.py` without the decoder, a pooling of patches, and the head. Our
-pooling by attention (pma) has no such form: that of the original also attends to padding, which is not computed here.
+PIXELForBiaffineParsing: the encoder of `convert.py` without the decoder, a pooling of patches, and the head. The
+original's pooling by attention is pma_padded; our own pma has no such form.
 
 Dimensions: L patches, D width.
 """
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
@@ -50,7 +51,14 @@ _OURS = "encoder."
 _POOLINGS = {
     "cls": {"pooling.dense": "vit.pooler.dense"},
     "patches": {"pooling.dense": "pooler.linear", "pooling.norm": "pooler.ln"},
+    "pma_padded": {"pooling.norm": "pooler.ln"}
+    | {
+        f"pooling.{ours}": f"pooler.pooling.pooler.mab.{theirs}"
+        for ours, theirs in (("queries", "fc_q"), ("out", "fc_o"))
+    },
 }
+_QUERY, _KEYS, _VALUES = (f"pooler.pooling.pooler.{name}" for name in ("S", "mab.fc_k", "mab.fc_v"))
+_STACKED, _OUR_QUERY = "pooling.keys_and_values", "pooling.query"
 
 
 def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, renderer: Path | None) -> None:
@@ -58,9 +66,9 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
     if `out` exists and is not an empty folder, or if it cannot be written."""
     require_grid(config)
     pooling = config.text.pooling
-    if model.reads == "examples" and pooling.startswith("pma"):
+    if model.reads == "examples" and pooling.startswith("pma:"):
         raise InputError(
-            f"text.pooling={pooling} has no Hugging Face form: the original scales and masks it differently\n"
+            f"text.pooling={pooling} has no Hugging Face form: the original's pooling by attention is pma_padded\n"
             "  use --format safetensors"
         )
     if model.reads == "trees" and pooling != "cls":
@@ -72,13 +80,19 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
     state = model.encoder.state_dict()
     tensors = to_huggingface_state({f"{_OURS}{name}": value for name, value in state.items()}, config.model, _OURS)
     if model.reads in ("examples", "trees"):
-        names = _POOLINGS["cls" if pooling == "cls" else "patches"]
+        kind = pooling.partition(":")[0]
+        names = _POOLINGS[kind if kind in _POOLINGS else "patches"]
         tensors |= {
             f"{theirs}.{kind}": state[f"{ours}.{kind}"]
             for ours, theirs in names.items()
             for kind in ("weight", "bias")
             if f"{ours}.{kind}" in state
         }
+    if _OUR_QUERY in state:
+        tensors[_QUERY] = state[_OUR_QUERY][None, None]
+        for part in ("weight", "bias"):
+            keys, values = state[f"{_STACKED}.{part}"].chunk(2)
+            tensors |= {f"{_KEYS}.{part}": keys, f"{_VALUES}.{part}": values}
     tensors |= {_HEADS[model.reads][name]: tensor for name, tensor in model.head.state_dict().items()}
     if model.reads == "trees":
         tensors[_HEADS["trees"]["arc"]] = model.head.state_dict()["arc"][None]
@@ -97,7 +111,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
 
     Args:
         folder: The model's folder.
-        pooling: mean or max, for files of the original, which do not store it.
+        pooling: mean, max or pma_padded:K, for files of the original, which do not store it.
 
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
@@ -111,12 +125,6 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
             f"{folder} has {', '.join(architectures) or 'an unnamed model'}\n  supported models: {', '.join(_READS)}"
         )
     state = read_saved(folder)
-    if unread := [name for name in state if name.startswith("pooler.pooling.")]:
-        raise CheckpointError(
-            f"{folder} pools by attention ({unread[0]}), which the original scales and masks differently from this "
-            "recipe\n  fine-tune again from the pretrained model: pretrainkit finetune TASK --from PRETRAINED "
-            "'model.encoder_settings={text: {pooling: pma:8}}'"
-        )
     text: dict[str, Any] = {"pooling": "mean", "pooling_linear": False, "pooling_norm": False}
     names: dict[str, str] = {}
     if reads == "trees":
@@ -124,12 +132,12 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
         text = {"pooling": "cls", "pooling_linear": True, "pooling_norm": True}
     if reads == "examples":
         # The original's files always contain the layers that pool patches, even if they are not used.
-        kind = "cls" if "vit.pooler.dense.weight" in state else "patches"
+        kind = "cls" if "vit.pooler.dense.weight" in state else "pma_padded" if _QUERY in state else "patches"
         names = {ours: theirs for ours, theirs in _POOLINGS[kind].items() if f"{theirs}.weight" in state}
         if "pooling" not in values and "pooling.norm" in names and _is_untrained_norm(state, names["pooling.norm"]):
             del names["pooling.norm"]
         text = {
-            "pooling": _pooling(folder, "cls" if kind == "cls" else values.get("pooling"), pooling),
+            "pooling": _pooling(folder, kind, "cls" if kind == "cls" else values.get("pooling"), pooling),
             "pooling_linear": kind == "cls" or "pooling.dense" in names,
             "pooling_norm": kind == "cls" or "pooling.norm" in names,
         }
@@ -155,13 +163,23 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
     outputs = head["relation"] if reads == "trees" else head["weight"]
     classes = () if reads == "spans" else class_names(values, len(outputs))
     encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}
+    if text["pooling"].startswith("pma_padded"):
+        encoder[_OUR_QUERY] = state[_QUERY].flatten()
+        for part in ("weight", "bias"):
+            encoder[f"{_STACKED}.{part}"] = torch.cat([state[f"{name}.{part}"] for name in (_KEYS, _VALUES)])
     config, length = base(), model.max_patches
     config = config.changed(model=model, data={"max_patches": min(config.data.max_patches, length)}, text=text)
     return ImportedTextClassifier(config, encoder, head, classes, length, reads, length)
 
 
-def _pooling(folder: Path, stored: str | None, given: str | None) -> str:
+def _pooling(folder: Path, kind: str, stored: str | None, given: str | None) -> str:
     """Return the folder's pooling, or else the given one. Raises InputError if there is neither, or they differ."""
+    if kind == "pma_padded" and stored is None and not (given or "").startswith("pma_padded:"):
+        raise InputError(
+            f"{folder} pools by attention, and its files do not specify the number of heads\n"
+            f"  fix: pretrainkit import {folder} --recipe glue --pooling pma_padded:8 --out OUT\n"
+            "  with the number of its fine-tuning, such as 8 for the original's pooling_mode pma8. Then use OUT instead"
+        )
     if stored is None and given is None:
         raise InputError(
             f"{folder} does not specify whether it pools by mean or max: the original's files are the same for both\n"
@@ -171,6 +189,8 @@ def _pooling(folder: Path, stored: str | None, given: str | None) -> str:
     if stored is not None and given not in (None, stored):
         raise InputError(f"{folder} pools by {stored}, not by {given}\n  leave --pooling out")
     pooling = stored or given
+    if kind == "pma_padded":
+        return pooling
     if pooling not in ("cls", "mean", "max") or (stored is None and pooling == "cls"):
         raise InputError(f"{folder} cannot pool by {pooling!r}: it has layers for mean and max\n  give --pooling mean")
     return pooling

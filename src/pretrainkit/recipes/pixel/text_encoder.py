@@ -1,10 +1,10 @@
 """The encoder of a trained model for fine-tuning, without masks and without the decoder.
 
 Dimensions: B texts, T tokens of all texts, each with a class token before its patches; F values of a patch, L patches
-of the longest text, D width, H heads, K width of one head.
+of the longest text, S = 1 + model.max_patches slots of a filled row, D width, H heads, K width of one head.
 Sources of poolings: Rust et al. 2022, https://arxiv.org/abs/2207.06991, and its code; pma: Lee et al. 2019,
-https://arxiv.org/abs/1810.00825. Differences from the original's pma: it gives padding a score of 0, but here there is
-no padding; and we scale scores by the width of a head instead of the whole width.
+https://arxiv.org/abs/1810.00825. Our pma leaves padding out and scales scores by the width of a head; pma_padded is
+that of the original.
 """
 
 import logging
@@ -20,12 +20,15 @@ from pretrainkit.nn.blocks import LayerNorm, Pooler
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import stream_layout
+from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.recipes.pixel.config import PixelRun, PixelTextConfig
 from pretrainkit.recipes.pixel.model import PixelForPretraining, block_flops, fitted_table, patch_vectors, rotation_of
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
 _TABLE, _POOLING = "position_embedding", "pooling."
+_WHITE = 255
+"""Value of the pixels of padding."""
 _logger = logging.getLogger(__name__)
 
 
@@ -95,6 +98,42 @@ class AttentionPooling(nn.Module):
         return self.out(self.keys_and_values(x_TD).chunk(2, dim=1)[0] * self.query)
 
 
+class PaddedPooling(nn.Module):
+    """Attention of one learned query to all patches of a filled row, as in the original's code.
+
+    Keys of padding are 0, and so are their scores. Scores are divided by the square root of the whole width. The query
+    and a layer with ReLU are added.
+    """
+
+    def __init__(self, config: PixelTextConfig, width: int, epsilon: float, dropout_rate: float) -> None:
+        super().__init__()
+        self.num_heads, self.dropout_rate = int(config.pooling.partition(":")[2]), dropout_rate
+        if width % self.num_heads:
+            raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
+        self.norm = LayerNorm(width, epsilon) if config.pooling_norm else None
+        self.query = nn.Parameter(torch.zeros(width))
+        self.queries, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.keys_and_values = nn.Linear(width, 2 * width)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return {"keys_and_values": 2}
+
+    def forward(self, x_BLD: Tensor, is_real_BL: Tensor) -> Tensor:
+        """Pool rows (B, L, D) to (B, D). `is_real_BL` is bool, True for patches of the text and its end patch."""
+        if self.norm is not None:
+            x_BLD = self.norm(x_BLD)
+        x_BLD = dropout(x_BLD, self.dropout_rate, is_training=self.training)
+        width = x_BLD.shape[2]
+        heads = (self.num_heads, width // self.num_heads)
+        k_BLD, v_BLD = self.keys_and_values(x_BLD).float().chunk(2, dim=2)
+        query_D = self.queries(self.query).float()
+        products_BLD = k_BLD * is_real_BL[:, :, None] * query_D
+        weight_BLH = (products_BLD.unflatten(2, heads).sum(-1) * width**-0.5).softmax(1)
+        mixed_BHK = (v_BLD.unflatten(2, heads) * weight_BLH[..., None]).sum(1)
+        pooled_BD = query_D + mixed_BHK.flatten(1)
+        return pooled_BD + F.relu(self.out(pooled_BD))
+
+
 class PixelTextEncoder(TextEncoder):
     """Patch embedding, positions, blocks, norm and pooling. The position table is a copy of that of the pretrained
     model, because it is trained here and may have another length."""
@@ -133,6 +172,9 @@ class PixelTextEncoder(TextEncoder):
         return self.vectors_and_tokens(batch, max_length)[0]
 
     def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        if isinstance(self.pooling, PaddedPooling):
+            x_BSD, is_real_BS = self._filled_rows(batch)
+            return self.pooling(x_BSD[:, 1:], is_real_BS[:, 1:]), x_BSD[is_real_BS]
         x_TD, starts = self.tokens(batch, max_length), batch["cu_seqlens"]
         if isinstance(self.pooling, Pooler):
             return self.pooling(x_TD[starts[:-1].long()]), x_TD
@@ -152,10 +194,7 @@ class PixelTextEncoder(TextEncoder):
             patches_TF, positions_T = patches_TF.new_zeros(1, patches_TF.shape[1]), positions_T.new_zeros(1)
             starts = torch.arange(2, dtype=torch.int32, device=starts.device)
         layout = stream_layout(starts, max_length + 1, len(positions_T))
-        x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T, self.model_config.pixel_zero)
-        if self.position_embedding is not None:
-            x_TD = x_TD + self.position_embedding[positions_T]
-        x_TD = residual(dropout(x_TD, self.embedding_dropout_rate, is_training=self.training))
+        x_TD = self._embed(patches_TF, positions_T)
         rotation = rotation_of(self.model_config, positions_T, self.width // self.model_config.num_heads)
         for layer in self.layers[:-1]:
             x_TD = layer(x_TD, layout, rotation)
@@ -163,22 +202,46 @@ class PixelTextEncoder(TextEncoder):
             layout = layout.reading(read_B)
         return self.final_norm(self.layers[-1](x_TD, layout, rotation))
 
+    def _embed(self, patches_TF: Tensor, positions_T: Tensor) -> Tensor:
+        x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T, self.model_config.pixel_zero)
+        if self.position_embedding is not None:
+            x_TD = x_TD + self.position_embedding[positions_T]
+        return residual(dropout(x_TD, self.embedding_dropout_rate, is_training=self.training))
+
+    def _filled_rows(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the encoded tokens of texts that are filled up with white patches, (B, S, D), and bool (B, S), True
+        for tokens of the text. White patches attend to the text; nothing attends to them."""
+        lengths_B = batch["cu_seqlens"].long().diff()
+        B, S = len(lengths_B), 1 + self.model_config.max_patches
+        layout = RowLayout(B, S, num_real_B=lengths_B)
+        slots_S = torch.arange(S, device=lengths_B.device)
+        is_real_BS, patches_TF = slots_S < lengths_B[:, None], batch["patches"]
+        rows_BSF = patches_TF.new_full((B, S, patches_TF.shape[1]), _WHITE)
+        rows_BSF[is_real_BS] = patches_TF[: int(lengths_B.sum())]  # a batch may have unused patches at its end
+        positions_N = slots_S.repeat(B)
+        x_ND = self._embed(rows_BSF.flatten(0, 1), positions_N)
+        rotation = rotation_of(self.model_config, positions_N, self.width // self.model_config.num_heads)
+        for layer in self.layers:
+            x_ND = layer(x_ND, layout, rotation)
+        return self.final_norm(x_ND).view(B, S, self.width), is_real_BS
+
 
 def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTextEncoder:
     """Build a text encoder from the parts of `model`, for texts of at most `config.model.max_patches` patches. The
     weights of the pooling are initialized from torch's global generator; on "meta" without values."""
     model_config, width, scale = config.model, config.model.hidden_size, config.model.initializer_range
 
-    def make() -> Pooler | PatchPooling:
+    def make() -> nn.Module:
         if config.text.pooling == "cls":
             return Pooler(nn.Linear(width, width))
-        return PatchPooling(config.text, width, model_config.layer_norm_epsilon, model_config.hidden_dropout)
+        kind = PaddedPooling if config.text.pooling.startswith("pma_padded") else PatchPooling
+        return kind(config.text, width, model_config.layer_norm_epsilon, model_config.hidden_dropout)
 
     @torch.no_grad()
     def initialise(pooling: nn.Module) -> None:
         for module in pooling.modules():
             initialise_layer(module, scale, is_truncated=False)
-            if isinstance(module, AttentionPooling):
+            if isinstance(module, AttentionPooling | PaddedPooling):
                 module.query.normal_(std=scale)
 
     with model.encoder.class_token.device:
@@ -218,5 +281,7 @@ def encoder_flops(config: PixelRun, lengths_B: np.ndarray) -> float:
     """Return the matmul FLOPs of a forward and backward pass through blocks and patch embedding, for texts of
     `lengths_B` tokens, including class tokens."""
     model, lengths_B = config.model, lengths_B.astype(np.float64)
+    if config.text.pooling.startswith("pma_padded"):
+        lengths_B = np.full_like(lengths_B, 1 + model.max_patches)
     blocks = block_flops(model.num_layers, model.hidden_size, model.intermediate_size, lengths_B)
     return blocks + 6 * model.patch_values * model.hidden_size * float(lengths_B.sum())
