@@ -89,6 +89,21 @@ def test_the_command_for_a_file_is_told(tmp_path):
         assert found.command == ("generate", "imported", "--plan", str(tmp_path / f"{name}.yaml"))
 
 
+def test_models_of_a_generation_are_imported_by_name(tmp_path):
+    path = tmp_path / "models.yaml"
+    tokenizers = "rgb_tok_id: someone/rgb_16k.v2\nsam_instance_tok_id: null\ndetokenizer_steps: 50\n"
+    path.write_text(f"model: someone/4M-7_B\nsr_model: {path}\n{tokenizers}log_wandb: false\n")
+    found = api.import_config(path)
+    assert found.command == ("import", "hf-hub:someone/4M-7_B", "--format", "4m", "--out", "4M-7_B")
+    assert [note.partition("pretrainkit ")[2] for note in found.notes] == [
+        f"import {path} --format 4m --out models.yaml",
+        "import hf-hub:someone/rgb_16k.v2 --format 4m-tokenizer --out rgb_16k.v2",
+    ]
+    path.write_text("rgb_tok_id: null\nimage_size: 224\nsr_model: null\n")
+    with pytest.raises(ConfigError, match="names no model"):
+        api.import_config(path)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -172,6 +172,13 @@ def test_features_of_several_sizes_are_refused_and_equal_keys_are_read_once(tmp_
         imported(tmp_path, FEATURES + "loss_fn: mse\n")
 
 
+def test_configs_of_vqcontrolnet_are_refused_in_one_message(tmp_path):
+    path = tmp_path / "theirs.yaml"
+    path.write_text("domain: rgb\ninput_size_sd: 512\ncodebook_size: 1024\nquantizer_type: lucid\nlatent_dim: 32\n")
+    with pytest.raises(ConfigError, match="VQControlNet, whose decoder is Stable Diffusion"):
+        api.import_config(path)
+
+
 def test_the_command_writes_a_config_that_is_checked(tmp_path):
     (tmp_path / "theirs.yaml").write_text(RGB)
     succeed("config", "import", tmp_path / "theirs.yaml", "--nproc", "8", "--out", tmp_path / "ours.yaml")

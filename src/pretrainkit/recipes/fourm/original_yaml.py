@@ -7,6 +7,7 @@ errors. A key without a counterpart is an error if it would change the result, a
 import logging
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,15 @@ _WITHOUT_EFFECT = frozenset(
 """Keys without effect on the examples, the model and its updates."""
 GENERATION = ("target_domains", "sr_target_domains")
 """Keys that only a generation config has, for the first model and for super-resolution."""
-KEYS = frozenset(_DEFAULTS) | _WITHOUT_EFFECT | {*GENERATION, "temps", "sr_temps", "top_p", "sr_top_p"}
+_MODELS, _TOKENIZER = ("model", "sr_model"), "_tok_id"
+_MODELS_WITHOUT_EFFECT = frozenset({"image_size", "image_size_metrics", "detokenizer_steps", "text_tok_path"})
+"""Keys of files with the models of a generation; those of tokenizers end in `_TOKENIZER`."""
+KEYS = (
+    frozenset(_DEFAULTS)
+    | _WITHOUT_EFFECT
+    | {*GENERATION, "temps", "sr_temps", "top_p", "sr_top_p", *_MODELS, *_MODELS_WITHOUT_EFFECT}
+    | {f"{name}{_TOKENIZER}" for name in ("rgb", "depth", "normal", "semseg", "clip")}
+)
 """Known keys of main configs and of generation configs."""
 _WITH_OTHERS = frozenset(
     {"cooldown_epochs", "cooldown_steps", "cooldown_tokens", "frozen_embedding_domain", "frozen_model_blr"}
@@ -212,6 +221,8 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
     if is_generation_config(content):
         generation_plan(content, str(path))
         return ImportedConfig(None, [], command=("generate", "imported", "--plan", str(path)))
+    if _MODELS[1] in content or any(key.endswith(_TOKENIZER) for key in content):
+        return _models_of_generation(content, str(path))
     values, ignored = checked_keys(content, _DEFAULTS, _WITHOUT_EFFECT, str(path))
     ignored |= {
         key: "belongs to a schedule or a frozen phase that is not supported" for key in content if key in _WITH_OTHERS
@@ -247,6 +258,30 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
     command = ("import", values["finetune"], "--recipe", "fourm", "--format", "4m", "--out", folder)
     config = config.model_copy(update={"init_from": folder})
     return ImportedConfig(config, notes, without_effect=ignored, weights_command=command)
+
+
+def _models_of_generation(content: Mapping[str, Any], where: str) -> ImportedConfig:
+    """Return the command that imports the model of a file with the models and tokenizers of a generation (its `model`),
+    and notes with the commands for the others."""
+    without_effect = _WITHOUT_EFFECT | _MODELS_WITHOUT_EFFECT
+    values, ignored = checked_keys(
+        content,
+        dict.fromkeys((*_MODELS, *(key for key in content if key.endswith(_TOKENIZER)))),
+        without_effect,
+        where,
+    )
+    commands = []
+    for key, place in values.items():
+        if place is not None:
+            source, format = str(place), "4m" if key in _MODELS else "4m-tokenizer"
+            name = source if Path(source).exists() else f"hf-hub:{source}"
+            commands.append(
+                ("import", name, "--format", format, "--out", Path(source).name.removesuffix(".safetensors"))
+            )
+    if not commands:
+        raise ConfigError(f"{where} names no model\n  give the file that names it, such as 4m-b_mod7+sr_4m-l_mod7.yaml")
+    notes = [f"another model or tokenizer: pretrainkit {shlex.join(command)}" for command in commands[1:]]
+    return ImportedConfig(None, notes, command=commands[0], without_effect=ignored)
 
 
 def _run(values: Mapping[str, Any], notes: list[str], parts: Mapping[str, Any]) -> FourMRun:

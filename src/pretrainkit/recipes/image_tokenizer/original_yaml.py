@@ -100,6 +100,10 @@ _MODEL_KEYS = {
 """Name of a setting in the model's constructor, to its name in the training script."""
 
 
+_CONTROL_NET = "input_size_sd"
+"""A key that only configs of VQControlNet have."""
+
+
 def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
     """Import the config of a tokenizer. Raises ConfigError if the file cannot be read, a key is unknown, or a value has
     no counterpart.
@@ -117,6 +121,11 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
     for setting in settings:
         parts, value = parse_override(setting)
         file_values[".".join(parts)] = value
+    if _CONTROL_NET in file_values:
+        raise ConfigError(
+            f"{path} is a config of VQControlNet, whose decoder is Stable Diffusion: this recipe does not support it\n"
+            "  give the config of a tokenizer with another decoder, such as divae/rgb/ViTB-UNetP4_16k_224_predx0.yaml"
+        )
     is_diffusion = str(file_values.get("decoder_type", "vit")).startswith(("unet", "uvit"))
     values, ignored = checked_keys(file_values, _DIFFUSION if is_diffusion else _VQ, _WITHOUT_EFFECT, str(path))
     problems = [

@@ -174,7 +174,8 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
 
 def _pooling(folder: Path, kind: str, stored: str | None, given: str | None) -> str:
     """Return the folder's pooling, or else the given one. Raises InputError if there is neither, or they differ."""
-    if kind == "pma_padded" and stored is None and not (given or "").startswith("pma_padded:"):
+    is_named = given is not None and given.startswith("pma_padded:")
+    if kind == "pma_padded" and stored is None and not is_named:
         raise InputError(
             f"{folder} pools by attention, and its files do not specify the number of heads\n"
             f"  fix: pretrainkit import {folder} --recipe glue --pooling pma_padded:8 --out OUT\n"
@@ -188,7 +189,7 @@ def _pooling(folder: Path, kind: str, stored: str | None, given: str | None) -> 
         )
     if stored is not None and given not in (None, stored):
         raise InputError(f"{folder} pools by {stored}, not by {given}\n  leave --pooling out")
-    pooling = stored or given
+    pooling = str(stored or given)
     if kind == "pma_padded":
         return pooling
     if pooling not in ("cls", "mean", "max") or (stored is None and pooling == "cls"):
