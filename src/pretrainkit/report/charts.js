@@ -199,7 +199,7 @@
         width: holder.clientWidth,
         height: holder.clientHeight,
         legend: { show: false },
-        padding: [10, 12, 0, 0],
+        padding: [10, 20, 0, 0],
         cursor: {
           drag: { x: true, y: true, uni: 25 },
           sync: { key: "curves", setSeries: false, scales: ["x", null] },
