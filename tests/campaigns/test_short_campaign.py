@@ -13,25 +13,31 @@ CAMPAIGN = Path(__file__).with_name("kill.py")
 STAGES = ("train bert", "corpus split", "tokenizer encode", "corpus pack", "corpus count-words")
 
 
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for inputs and trials, which both campaigns share."""
+    return tmp_path_factory.mktemp("campaigns")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_20_kills_change_no_result(tmp_path: Path) -> None:
-    words = ["--kills", "20", "--seed", "7", "--minutes", "5", "--work", str(tmp_path)]
+def test_20_kills_change_no_result(work: Path) -> None:
+    words = ["--kills", "20", "--seed", "7", "--minutes", "5", "--work", str(work)]
     command = [sys.executable, str(CAMPAIGN), *words, "--chain", "3", "--exact", "--stages", *STAGES]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "seed 7" in ended.stdout
-    rows = json.loads((tmp_path / "kills.json").read_text("utf-8"))["seeds"]["7"]
+    rows = json.loads((work / "kills.json").read_text("utf-8"))["seeds"]["7"]
     assert sum(sum(row["kills"].values()) for row in rows.values()) >= 20
     assert {name for name, row in rows.items() if row["kills"]} == set(STAGES)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux") or which("cc") is None, reason="needs Linux and a C compiler")
-def test_faults_of_disks_and_checkpoints_lose_nothing(tmp_path: Path) -> None:
-    words = ["--faults", "--kills", "6", "--seed", "4", "--minutes", "5", "--work", str(tmp_path)]
+def test_faults_of_disks_and_checkpoints_lose_nothing(work: Path) -> None:
+    words = ["--faults", "--kills", "6", "--seed", "4", "--minutes", "5", "--work", str(work)]
     command = [sys.executable, str(CAMPAIGN), *words, "--chain", "1", "--exact", "--stages", "train bert"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    rows = json.loads((tmp_path / "kills.json").read_text("utf-8"))["faults"]["4"]
+    rows = json.loads((work / "kills.json").read_text("utf-8"))["faults"]["4"]
     assert sum(rows["train bert"]["kills"].values()) >= 6

@@ -17,6 +17,14 @@ from pretrainkit.launch.rank import LOG_FOLDER, rank_file, stop_when_orphaned
 _LAST_CALL_SECONDS = 10
 """Time in which more machines may join once there are enough."""
 
+_REASONS = {
+    signal.SIGKILL: "which the system sends if memory is used up\n"
+    "  look at the messages of `dmesg`; data.microbatch_size=1 needs less memory",
+    signal.SIGBUS: "which the system sends if a file that is being read got shorter or its disk fails\n"
+    "  check the disk and the files of the data",
+}
+"""What a signal that killed a rank means."""
+
 
 def main() -> None:
     """Start the ranks, wait for them, and exit with 0 if all of them did."""
@@ -49,12 +57,9 @@ def main() -> None:
     except ChildFailedError as error:
         folder = Path(os.environ[LOG_FOLDER])
         for rank, failure in error.failures.items():
-            if failure.exitcode == -signal.SIGKILL and not rank_file(folder, rank, "exit").exists():
-                print(
-                    f"error: rank {rank} was killed by SIGKILL, which the system sends if memory is used up\n"
-                    "  look at the messages of `dmesg`; data.microbatch_size=1 needs less memory",
-                    file=sys.stderr,
-                )
+            reason = _REASONS.get(-failure.exitcode)
+            if reason is not None and not rank_file(folder, rank, "exit").exists():
+                print(f"error: rank {rank} was killed by {failure.signal_name()}, {reason}", file=sys.stderr)
         sys.exit(1)
     except SignalException:
         sys.exit(1)
