@@ -23,13 +23,12 @@ def differences(trial: Path, reference: Path) -> list[str]:
         if not HISTORY.fullmatch(name) and (trial / name).is_file() and not _is_equal(trial / name, reference / name):
             problems.append(f"different: {name}")
     for last in sorted(_last_checkpoints(reference)):
-        expected = reference / last
-        for path in expected.iterdir():
-            other = trial / last / path.name
-            if not other.is_file():
-                problems.append(f"missing: {last}/{path.name}")
-            elif path.suffix == ".safetensors" and not _is_equal(other, path):
-                problems.append(f"different: {last}/{path.name}")
+        problems += [
+            f"different: {last}/{name}" if name in here and name in there else f"missing: {last}/{name}"
+            for here, there in [(_all_tensors(trial / last), _all_tensors(reference / last))]
+            for name in sorted(here.keys() | there.keys())
+            if here.get(name) != there.get(name)
+        ]
     for folder in trial.rglob("checkpoints/*"):
         if not re.fullmatch(r"step-\d+|\.lock", folder.name):
             problems.append(f"left over: {folder.relative_to(trial)}")
@@ -71,6 +70,17 @@ def _tensors(content: bytes) -> list[Any]:
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     return [{name: entry for name, entry in header.items() if name != "__metadata__"}, content[8 + length :]]
+
+
+def _all_tensors(checkpoint: Path) -> dict[str, Any]:
+    """Type, shape and bytes of every tensor. Which file has it depends on when ranks were started."""
+    found = {}
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        entries, content = _tensors(path.read_bytes())
+        for name, entry in entries.items():
+            first, last = entry["data_offsets"]
+            found[name] = entry["dtype"], entry["shape"], content[first:last]
+    return found
 
 
 def _by_step(content: bytes) -> list[Any]:

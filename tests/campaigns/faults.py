@@ -109,7 +109,7 @@ def _as_written(change: Callable[[bytes, dict[str, dict[str, list[int]]], random
     """Damage of the optimizer's state of which the checksums know nothing, as by a broken program."""
 
     def apply(checkpoint: Path, rng: random.Random) -> Path:
-        path = rng.choice([p for p in sorted(checkpoint.glob("*.safetensors")) if b'"optimizer.' in p.read_bytes()])
+        path = rng.choice([p for p in sorted(checkpoint.glob("*.safetensors")) if b'.exp_avg"' in p.read_bytes()])
         path.write_bytes(change(path.read_bytes(), _header(path)[1], rng))
         meta = checkpoint / META_NAME
         content = json.loads(meta.read_text("utf-8"))
@@ -169,6 +169,12 @@ DATA_DAMAGE = (
     Damage("a file of the data is shorter", False, _cut),
     Damage("a file of the data is missing", False, _removed),
 )
+
+
+def checkpoint_damage(checkpoint: Path, rng: random.Random) -> Damage:
+    """One of the kinds of damage that this checkpoint can have."""
+    has_moments = any(b'.exp_avg"' in path.read_bytes() for path in checkpoint.glob("*.safetensors"))
+    return rng.choice([damage for damage in CHECKPOINT_DAMAGE if damage.is_told or has_moments])
 
 
 def newest_of_two(run: Path) -> Path | None:

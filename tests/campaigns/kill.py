@@ -134,7 +134,7 @@ class Campaign:
         if choice < 0.3 and newest is not None:
             faults.copied(reference / "out", trial / "out")
             place = trial / "out/checkpoints" / newest.name
-            damage = rng.choice(faults.CHECKPOINT_DAMAGE)
+            damage = faults.checkpoint_damage(place, rng)
             if not damage.is_told:  # it is read only if the run continues from it
                 shutil.rmtree(place)
                 place = max(place.parent.glob("step-*"))

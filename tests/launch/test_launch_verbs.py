@@ -73,7 +73,7 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
 ) -> None:
     started: list[list[str]] = []
 
-    def interrupted(launch: Launch, words: list[str], logs: Path) -> tuple[int, bool]:
+    def interrupted(launch: Launch, folder: LaunchFolder, words: list[str], logs: Path) -> tuple[int, bool]:
         started.append(words)
         return 130, True
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -162,6 +163,28 @@ def wait_for(*paths: Path) -> None:
     while not all(path.exists() for path in paths):
         assert time.monotonic() < deadline, f"waited in vain for {paths}"
         time.sleep(0.05)
+
+
+def test_an_elastic_machine_shares_the_run_and_ends_when_it_is_cancelled(folder: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        meet = f"localhost:{probe.getsockname()[1]}"
+    code = (
+        "import sys; from pathlib import Path; from pretrainkit.launch.local import Launch, launch_local; "
+        "launch = Launch('local', (), ('wait', sys.argv[1]), elastic='1:1', meet=sys.argv[2], world_sizes=(1,)); "
+        "sys.exit(launch_local(launch, Path(sys.argv[1], 'run'), module='trivial_rank'))"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", code, str(folder), meet], stdout=subprocess.DEVNULL)
+    wait_for(folder / "ready-0")
+    run = LaunchFolder(folder / "run")
+    run.require_free(shared=True)
+    with pytest.raises(InputError, match="another launcher"):
+        run.require_free()
+    assert [path.parent.name for path in run.rank_logs()] == [f"{socket.gethostname()}-{launcher.pid}"]
+    run.cancel()
+    assert launcher.wait(60) == 130
+    assert (folder / "saved-0").exists()
+    assert run.attempts()[-1]["cause"] == "stopped by a signal"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

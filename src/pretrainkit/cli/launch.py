@@ -106,7 +106,8 @@ def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for 
         launch = folder.last()
         folder.cancel()
         if launch.kind == "local":
-            os.kill(int(launch.job_ids[0]), signal.SIGTERM)
+            if not launch.elastic:  # the launchers of elastic machines look for the mark
+                os.kill(int(launch.job_ids[0]), signal.SIGTERM)
         elif launch.kind == "slurm":
             for job_id in launch.job_ids:
                 slurm.cancel(job_id, now=now)

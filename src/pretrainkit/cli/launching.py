@@ -84,7 +84,7 @@ def start_frozen(
     """
     is_new = not run.exists()
     # The config in the folder must not change while a run trains or waits with it.
-    LaunchFolder(run).require_free()
+    LaunchFolder(run).require_free(shared=bool(options.elastic))
     if options.launch == "slurm":
         require_idle(LaunchFolder(run))
     if options.launch == "cloud" and (local_paths := list(paths_here(resolved.config))):

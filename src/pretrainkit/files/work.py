@@ -63,15 +63,16 @@ def finished_task(folder: Path, key: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.get("key") == key else None
 
 
-def lock(file: IO[Any] | int) -> bool | None:
+def lock(file: IO[Any] | int, *, shared: bool = False) -> bool | None:
     """Lock an open file, or a folder by its descriptor, against other processes until it is closed. Return True if it
-    is locked, False if another process has the lock, and None if this system or disk does not support locks."""
+    is locked, False if another process has the lock, and None if this system or disk does not support locks. Several
+    processes can have a `shared` lock, and then no other."""
     try:
         import fcntl
     except ImportError:  # not Unix: the user must then avoid two writers of one output
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks

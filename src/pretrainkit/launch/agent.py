@@ -17,7 +17,7 @@ from pretrainkit.launch.rank import LOG_FOLDER, rank_file, stop_when_orphaned
 _LAST_CALL_SECONDS = 10
 """Time in which more machines may join once there are enough."""
 
-_REASONS = {
+_REASONS: dict[int, str] = {
     signal.SIGKILL: "which the system sends if memory is used up\n"
     "  look at the messages of `dmesg`; data.microbatch_size=1 needs less memory",
     signal.SIGBUS: "which the system sends if a file that is being read got shorter or its disk fails\n"

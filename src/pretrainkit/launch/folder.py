@@ -194,26 +194,30 @@ class LaunchFolder:
             return [{name: row[name] for name in _OF_ATTEMPTS} for row in rows]
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lock the run against other launchers during the block. Raises InputError if another one is running."""
+    def held(self, *, shared: bool = False) -> Iterator[None]:
+        """Lock the run against other launchers during the block; `shared`: but not against those of other elastic
+        machines. Raises InputError if another one is running."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "w") as file:
-            if lock(file) is False:
+            if lock(file, shared=shared) is False:
                 raise self._taken()
             yield
 
-    def require_free(self) -> None:
-        """Raise InputError if a launcher on this machine is training the run."""
-        if self.is_held:
+    def require_free(self, *, shared: bool = False) -> None:
+        """Raise InputError if a launcher on this machine is training the run, unless both are of elastic machines."""
+        if self._is_locked(shared):
             raise self._taken()
 
     @property
     def is_held(self) -> bool:
         """True if a launcher on this machine is running."""
+        return self._is_locked(shared=False)
+
+    def _is_locked(self, shared: bool) -> bool:
         if not (self.path / ".lock").is_file():
             return False
         with open(self.path / ".lock") as file:
-            return lock(file) is False
+            return lock(file, shared=shared) is False
 
     def _taken(self) -> InputError:
         return InputError(

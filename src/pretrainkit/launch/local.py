@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -64,11 +64,11 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
         logs = logs / f"{socket.gethostname()}-{os.getpid()}"
         logs.mkdir()
         words = launch.words_again
-    with nullcontext() if launch.elastic else folder.held():
+    with folder.held(shared=bool(launch.elastic)):
         folder.add(replace(launch, job_ids=(str(os.getpid()),)))
         restarts = Restarts(launch.max_restarts, folder.newest_checkpoint)
         while True:
-            code, was_asked_to_stop = _run_ranks(launch, [module, *words], logs)
+            code, was_asked_to_stop = _run_ranks(launch, folder, [module, *words], logs)
             is_over = was_asked_to_stop or bool(launch.elastic)
             following = None if is_over else restarts.after_failure(code, folder.newest_checkpoint)
             cause = {0: "done", 2: "bad input", 130: "stopped by a signal"}.get(code, "a rank failed")
@@ -86,7 +86,7 @@ def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") 
     return code
 
 
-def _run_ranks(launch: Launch, words: Sequence[str], logs: Path) -> tuple[int, bool]:
+def _run_ranks(launch: Launch, folder: LaunchFolder, words: Sequence[str], logs: Path) -> tuple[int, bool]:
     """Run one attempt. Return the exit code of the worst rank, and True if the ranks were asked to stop."""
     num_processes = launch.processes_per_node
     rank_files = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit", "step")]
@@ -103,26 +103,30 @@ def _run_ranks(launch: Launch, words: Sequence[str], logs: Path) -> tuple[int, b
     # In a separate session, so that the ranks get Ctrl-C only once, from this process.
     agent = subprocess.Popen(command, env=environment, start_new_session=True)
     with _forwarding(agent, logs, 0 if launch.elastic else num_processes) as received:
-        _wait_for_agent(agent, logs, launch)
+        _wait_for_agent(agent, folder, logs, launch)
         _wait_for_orphans(logs, num_processes)
     exits = [rank_file(logs, rank, "exit") for rank in range(num_processes)]
     codes = [int(path.read_text() or 1) if path.exists() else None for path in exits]
     for path in (*rank_files, *(logs.parent.glob("finished-*") if launch.elastic else ())):
         path.unlink(missing_ok=True)
     _log_failure(logs, codes)
-    code = worst(codes, was_asked_to_stop=bool(received))
-    was_agent_killed = agent.returncode < 0 and not received
-    return 1 if was_agent_killed and code == 130 else code, bool(received)
+    was_asked_to_stop = bool(received) or (bool(launch.elastic) and folder.is_cancelled)
+    code = worst(codes, was_asked_to_stop)
+    was_agent_killed = agent.returncode < 0 and not was_asked_to_stop
+    return 1 if was_agent_killed and code == 130 else code, was_asked_to_stop
 
 
-def _wait_for_agent(agent: subprocess.Popen[bytes], logs: Path, launch: Launch) -> None:
-    """Wait for the agent to end. If the ranks hang, end them, so that it ends, too, or starts them again if elastic."""
+def _wait_for_agent(agent: subprocess.Popen[bytes], folder: LaunchFolder, logs: Path, launch: Launch) -> None:
+    """Wait for the agent to end. If the ranks hang, end them, so that it ends, too, or starts them again if elastic. If
+    an elastic run is cancelled, end the agent."""
     ranks, minutes = range(launch.processes_per_node), launch.hang_minutes
     stalls = Stalls(logs, ranks, 60 * minutes)
     while True:
         with suppress(subprocess.TimeoutExpired):
             agent.wait(_WATCH_SECONDS)
             return
+        if launch.elastic and folder.is_cancelled:
+            agent.terminate()
         if stalls.found():
             _log.error(
                 "error: no rank finished an update for %g minutes, so all are ended\n"
