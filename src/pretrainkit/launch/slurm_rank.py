@@ -76,7 +76,8 @@ class RankJob:
         return code
 
     def _start(self, task: Any, folder: LaunchFolder) -> subprocess.Popen[bytes]:
-        rank_file(folder.logs, task.global_rank, "exit").unlink(missing_ok=True)
+        for kind in ("exit", "step"):
+            rank_file(folder.logs, task.global_rank, kind).unlink(missing_ok=True)
         host, port = _meet(task, folder)
         environment = os.environ | {
             "RANK": str(task.global_rank),
