@@ -33,6 +33,8 @@ from pretrainkit.launch import slurm
 from pretrainkit.launch.cloud import CloudConfig, require_name, task_of
 from pretrainkit.launch.folder import Launch
 from pretrainkit.recipes.fourm import readers as fourm_readers
+from pretrainkit.report.page import render
+from pretrainkit.report.run_folder import read_run
 from pretrainkit.tasks.task import Task, TaskRegistry
 from pretrainkit.workers.slurm_config import SlurmConfig
 
@@ -137,6 +139,16 @@ def test_code_beside_a_tokenizer_is_never_imported(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         tokenizer_beside(tmp_path)
     assert not (tmp_path / "evil").exists()
+
+
+def test_a_report_of_a_run_does_not_expand_the_aliases_of_its_config(tmp_path):
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    (tmp_path / "config.yaml").write_text(bomb)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    run = read_run(tmp_path)
+    assert run.config == {}
+    assert run.notes == ["config.yaml is not valid YAML and was left out"]
+    assert len(render(run)) < 1_000_000
 
 
 def test_an_array_cannot_be_a_pickle():

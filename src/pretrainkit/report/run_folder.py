@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from pretrainkit.config.loader import flatten
-from pretrainkit.errors import DataError
+from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.directions import DIRECTIONS
 from pretrainkit.report.shown import Shown, read_shown
 
@@ -268,8 +268,8 @@ def _parsed(path: Path, notes: list[str]) -> Any:
     """Return the value in a JSON or YAML file, or None if the file does not exist or is invalid."""
     content, is_yaml = _text(path, notes), path.suffix == ".yaml"
     try:
-        return yaml.safe_load(content) if is_yaml else json.loads(content) if content.strip() else None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return parse_yaml(content, path.name) if is_yaml else json.loads(content) if content.strip() else None
+    except (ConfigError, ValueError, RecursionError) as error:
         reason = "YAML and was left out" if is_yaml else f"JSON and was left out: {error}"
         notes.append(f"{path.name} is not valid {reason}")
         return None
