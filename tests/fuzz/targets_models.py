@@ -19,6 +19,7 @@ from pretrainkit.errors import PretrainKitError
 from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
 from pretrainkit.exporting.published_files import read_pickle, read_published, read_torchscript
 from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.formats.t5x_checkpoint import open_t5x
 from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
 from pretrainkit.launch.folder import LaunchFolder
@@ -59,6 +60,7 @@ def small(preset: str) -> tuple[Any, Any, Any]:
 
 def _exports(folder: Path) -> list[Files]:
     """Folders of transformers of every recipe that writes them."""
+    import_transformers().models.auto.modeling_auto  # noqa: B018 - loads it, which takes seconds
     _tokenizers("wordpiece")(folder)
     seeds = []
     for preset in SMALL:

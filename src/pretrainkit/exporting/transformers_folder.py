@@ -23,6 +23,11 @@ Split = Mapping[str, tuple[str, ...]]
 """Maps our names of tensors to the names of their parts in transformers, which have the same number of rows and are
 stacked."""
 
+_NUM_LAYERS = frozenset(
+    ("num_hidden_layers", "num_layers", "num_decoder_layers", "decoder_num_hidden_layers", "n_layers", "n_layer")
+)
+_MOST_LAYERS = 10_000
+
 
 def read_config(
     folder: Path, parse: Callable[[dict[str, Any]], T], kind: str = "written by save_pretrained"
@@ -33,6 +38,12 @@ def read_config(
     if not path.is_file():
         raise CheckpointError(f"{folder} has no config.json\n  pass a folder {kind}")
     values = read_object(path, "copy it again")
+    for part in (values, *(value for value in values.values() if isinstance(value, dict))):
+        for name in _NUM_LAYERS & part.keys():
+            if isinstance(part[name], int) and part[name] > _MOST_LAYERS:  # names of their tensors would fill memory
+                raise CheckpointError(
+                    f"{path} has {name} {part[name]}\n  it must be at most {_MOST_LAYERS}: copy it again"
+                )
     with expected_form(path, "copy it again"):
         return parse(values), values
 
