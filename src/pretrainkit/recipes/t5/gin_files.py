@@ -96,6 +96,7 @@ _WITHOUT_EFFECT = {
     "RestoreCheckpointConfig.dtype": "weights are float32",
     "T5Config.remat_policy": "the setting is parallel.activation_checkpointing",
     "T5Config.scan_layers": "layers are computed one after another",
+    "TerminateOnNanAction": "a run ends when its gradient is not finite",
     "JSONLogger": "the setting is evaluate.infer.num_written",
 }
 """Maps a class, or a class and an argument, to the reason why its value changes nothing here."""
@@ -272,6 +273,11 @@ class _Reader:
         )
 
     def _model(self, path: Path) -> dict[str, Any]:
+        if any(owner == "DecoderOnlyModel" for _, owner, _ in self._left):
+            raise ConfigError(
+                f"{path} trains a DecoderOnlyModel, which the recipe t5 does not have\n"
+                "  give a file that trains an EncoderDecoderModel"
+            )
         missing = [name for name in _SIZES if ("", "T5Config", name) not in self._left]
         if missing:
             raise ConfigError(
