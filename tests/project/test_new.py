@@ -112,16 +112,16 @@ def test_everything_that_is_left_out_is_counted_on_screen_and_in_the_readme(tmp_
     assert ended.code == 0, ended.err
     readme = (tmp_path / "made/README.md").read_text(encoding="utf-8")
     for what in (
-        "1 broken files (not UTF-8)",
-        "1 broken files (truncated)",
-        "1 files with the suffix .png",
-        "1 files without text",
-        "1 unreadable lines",
-        "1 records without text",
-        "1 hidden files, manifests, README and LICENSE files",
+        "broken files (not UTF-8): 1, such as",
+        "broken files (truncated): 1, such as",
+        "files with the suffix .png: 1, such as",
+        "files without text: 1, such as",
+        "unreadable lines: 1, such as",
+        "records without text: 1, such as",
+        "hidden files, manifests, README and LICENSE files: 1, such as",
     ):
         assert what in ended.out
-        assert f"- {what}, such as `" in readme
+        assert f"- {what} `" in readme
     # Files that are left out are not among the arguments, and the command allows the unreadable line.
     with within(tmp_path / "made"):
         ended = run_here(json.loads((tmp_path / "made/project.json").read_bytes())["commands"][0][1:])

@@ -60,7 +60,7 @@ def _summary(project: "Project") -> list[str]:
     lines = [f"{project.folder}: {record['recipe']} from {', '.join(record['data'])}"]
     rows = [*record["found"].items()]
     rows += [
-        ("left out", f"{item['count']:,} {item['what']}, such as {item['examples'][0]}") for item in record["left_out"]
+        ("left out", f"{item['what']}: {item['count']:,}, such as {item['examples'][0]}") for item in record["left_out"]
     ]
     rows += [(item["name"], shown(item["value"])) for item in record["decisions"]]
     width = max(len(name) for name, _ in rows) + 2
