@@ -134,6 +134,19 @@ def test_verify_finds_a_changed_byte(shards):
         TokenShards.open(shards.folder, verify=True)
 
 
+def test_a_token_that_is_not_in_the_vocabulary_is_named_when_it_is_read(shards):
+    path = shards.folder / "tokens-00001-of-00003.bin"
+    tokens = np.fromfile(path, shards.dtype)
+    tokens[2] |= 1 << 15
+    tokens.tofile(path)
+    damaged = TokenShards.open(shards.folder)
+    begin = damaged.token_begins[[1]]
+    assert damaged.gather(begin, np.array([2]), 3, pad=1 << 15).tolist() == [[*tokens[:2].tolist(), 1 << 15]]
+    for read in (lambda: damaged.gather(begin, np.array([3]), 3, pad=0), lambda: damaged.gather_flat(begin, [3])):
+        with pytest.raises(DataError, match=rf"{path.name} is damaged: token 2 is \d+, but the vocabulary has"):
+            read()
+
+
 def test_open_refuses_index_files_of_other_shards(shards):
     path = shards.folder / "sentences-00000-of-00003.bin"
     ends = np.fromfile(path, np.int64)

@@ -166,6 +166,8 @@ class TokenShards:
             narrow: Any = np.int16 if width < 1 << 15 else np.int64  # a quarter of the bytes to compare
             is_padding = np.arange(width, dtype=narrow) >= lengths.astype(narrow)[:, None]
             np.copyto(rows, np.asarray(pad).astype(self.dtype), where=is_padding)
+        if rows.max(initial=0) >= self.vocab_size:
+            self._require_pieces(starts, lengths)
         return rows
 
     def gather_flat(self, starts: NDArray[np.int64], lengths: NDArray[np.integer]) -> NDArray[np.unsignedinteger]:
@@ -177,9 +179,24 @@ class TokenShards:
         if width <= _MAX_WINDOW:
             # Copying whole windows and masking takes half the time of an index per token, even with much waste.
             is_wanted = np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]
-            return self._windows(starts, lengths, width)[is_wanted]
-        pieces = [self._span(start, length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
-        return np.concatenate(pieces)
+            tokens = self._windows(starts, lengths, width)[is_wanted]
+        else:
+            spans = zip(starts.tolist(), lengths.tolist(), strict=True)
+            tokens = np.concatenate([self._span(start, length) for start, length in spans])
+        if tokens.max(initial=0) >= self.vocab_size:
+            self._require_pieces(starts, lengths)
+        return tokens
+
+    def _require_pieces(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        """Raise DataError if a token of these spans is not in the vocabulary."""
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            wrong = np.flatnonzero(self._span(start, length) >= self.vocab_size)
+            if len(wrong):
+                shard, own = _locate(start + int(wrong[0]), self.token_begins, "token")
+                raise DataError(
+                    f"{self._path('tokens', shard)} is damaged: token {own} is {self.tokens(shard)[own]}, but the "
+                    f"vocabulary has {self.vocab_size} pieces\n  {_REBUILD}"
+                )
 
     def _windows(self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> NDArray:
         """Return (B, width): the tokens from each start. Values beyond a row's length are undefined."""
