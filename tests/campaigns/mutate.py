@@ -2,8 +2,8 @@
 
 A changed place is a *mutant*: another comparison or operator, another number, a condition that is inverted, a value or
 a statement that is left out. Tests *kill* a mutant if one of them fails or never ends. A mutant that survives shows
-behavior that no test looks at, or a change that means the same. Texts of messages, type annotations and docstrings are
-not changed.
+behavior that no test looks at, or a change that means the same. Texts of messages, type annotations, decorators and
+docstrings are not changed.
 
 Each mutant has a process that is forked after torch was imported, and imports pretrainkit from a copy of `src` that
 consists of links but for the changed file. The results are kept in --results, so that a later call continues.
@@ -162,12 +162,14 @@ def places(tree: ast.Module) -> list[tuple[Place, int]]:
 
 
 def _untouched(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a node that are not changed: annotations, messages, what only type checkers read."""
+    """Yield the parts of a node that are not changed: annotations, decorators, messages."""
     match node:
         case ast.AnnAssign():
             yield node.annotation
+        case ast.ClassDef():
+            yield from node.decorator_list
         case ast.FunctionDef():
-            yield from (node.returns,) if node.returns else ()
+            yield from (*node.decorator_list, *((node.returns,) if node.returns else ()))
             yield from (arg.annotation for arg in ast.walk(node.args) if isinstance(arg, ast.arg) and arg.annotation)
         case ast.Raise() | ast.JoinedStr() | ast.Assert():
             yield node

@@ -26,6 +26,11 @@ def test_fact_33_linear_learning_rates() -> None:
     assert 1e-3 * lr_factor(recipe_b, 31_250, 3_125) == 1e-3
 
 
+def test_the_first_update_has_the_rate_of_step_0() -> None:
+    config = ScheduleConfig(num_warmup_steps=10)
+    assert [learning_rate(config, 2.0, 100, step) for step in (0, 1)] == [2 * lr_factor(config, 100, 0), 0.2]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_without_warmup_the_first_update_has_the_peak(name: str) -> None:
     config = ScheduleConfig(name=name, num_decay_steps=10 if name == "wsd" else 0)
