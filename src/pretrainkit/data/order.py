@@ -273,7 +273,7 @@ class _Stream:
             return np.full(len(draws), self.first_component, np.int64), epoch, place
         # side="right": a place equal to the end of a component is the first place of the next one.
         part = np.searchsorted(self.ends, place, side="right")
-        return part + self.first_component, epoch, place - (self.ends - np.diff(self.ends, prepend=0))[part]
+        return part, epoch, place - (self.ends - np.diff(self.ends, prepend=0))[part]
 
     def _read_lanes(self, epoch: int, offset: Ints) -> Ints:
         """Convert offsets in the epoch to places in storage. Lane i is read at offsets i, i + num_lanes, i + 2
