@@ -313,7 +313,9 @@ class Campaign:
             try:
                 is_traced = execution < _TRACED or not execution % 4
                 fuzzer.execute(files, self.root / f"input-{execution:09}", is_traced=is_traced)
-            except (Exception, TooSlow) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # also TooSlow, and panics of Rust
                 self._note(row, name, cause_of(error), files, traceback.format_exc())
             execution += 1
             row["executions"], row["seconds"] = execution, round(before + time.monotonic() - start, 1)

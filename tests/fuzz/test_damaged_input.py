@@ -136,6 +136,8 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("huggingface", 0, edited("config.json", "vocab_size", value=2**50), "30, 8|2\\*\\*50|1125899906842624"),
     ("tokenizer-json", 0, edited("tokenizer.json", "model", "vocab", value={"a": 2**32 - 1, "[UNK]": 0}), "is broken"),
     ("tokenizer-json", 0, edited("tokenizer.json", "model", "unk_token", value="none"), "is broken"),
+    ("tokenizer-json", 0, put("tokenizer_config.json", b"[1]"), "tokenizer_config.json contains a list"),
+    ("tokenizer-json", 0, put("tokenizer_config.json", b'{"unk_token": [1]}'), "has no unk piece"),
     ("gin", 0, put("run.gin", b"a.b = (1,\n"), "is not a gin file"),
     ("gin", 0, put("run.gin", b'include "%s"' % (b"x" * 5000)), "which is not in a folder above it"),
     ("foreign-configs", 1, replaced("a.yaml", b"batch_size: 128", b"batch_size: []"), "a.yaml"),

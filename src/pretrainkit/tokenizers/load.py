@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import read_object
 from pretrainkit.tokenizers import folder as files
 from pretrainkit.tokenizers.offsets import Placed, huggingface_offsets, sentencepiece_offsets
 from pretrainkit.tokenizers.special import SpecialIds
@@ -25,6 +26,7 @@ from pretrainkit.tokenizers.special import SpecialIds
 Ids = NDArray[np.int32]
 ControlPieces = Literal["text", "ids"]
 """Reading of control pieces that are spelled out in a text: as ordinary text, or as their ids as in AutoTokenizer."""
+_RESTORE = "restore the folder from a copy, or train the tokenizer again"
 _MOST_UNUSED = 1 << 20
 """Ids without a piece that a vocabulary may have, besides as many as it has pieces."""
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -154,9 +156,12 @@ class HuggingFaceTokenizer(Tokenizer):
         path = folder / files.TOKENIZER_JSON
         try:
             self._model = tokenizers.Tokenizer.from_file(str(path))
-            self._model.encode("\u0378")  # an unassigned character: fails without a piece for unknown text
+            # An unassigned character: this fails if there is no piece for unknown text.
+            self._model.encode("\u0378", add_special_tokens=False)
             content = json.loads(path.read_bytes())
-        except Exception as error:  # the library raises bare Exception
+        except BaseException as error:  # the library raises bare Exception, and its panics are none
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise _broken(folder, f"{path.name} cannot be read: {str(error)[:200]}") from error
         self._model.encode_special_tokens = control_pieces == "text"
         self._model.no_padding()
@@ -243,14 +248,11 @@ def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
     roles = dict(_ROLES)
     for name in ("special_tokens_map.json", files.CONFIG_JSON):
         if (folder / name).is_file():
-            try:
-                content = json.loads((folder / name).read_bytes())
-            except ValueError as error:
-                raise _broken(folder, f"{name} is not JSON: {error}") from error
+            content = read_object(folder / name, _RESTORE)
             for role in _ROLES:
                 token = content.get(f"{role}_token")
                 if text := token.get("content") if isinstance(token, dict) else token:
-                    roles[role] = (text,)
+                    roles[role] = (str(text),)
     special_ids = {}
     for role, names in roles.items():
         index = next((ids[name] for name in names if name in ids), None)
@@ -264,5 +266,4 @@ def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
 
 
 def _broken(folder: Path, problem: str) -> DataError:
-    advice = "restore the folder from a copy, or train the tokenizer again"
-    return DataError(f"the tokenizer in {folder} is broken: {problem}\n  {advice}")
+    return DataError(f"the tokenizer in {folder} is broken: {problem}\n  {_RESTORE}")
