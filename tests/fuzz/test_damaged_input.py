@@ -68,6 +68,7 @@ ALIASES = b"a0: &a0 [x, x]\n" + b"".join(
 CASES: list[tuple[str, int, Change, str]] = [
     ("config", 0, put("config.yaml", b"[" * 50_000), "more than 100 nested values"),
     ("config", 0, put("config.yaml", ALIASES), "counting the copies of aliases"),
+    ("config", 0, put("config.yaml", b"extends:\nrecipe: bert\n"), "extends holds None"),
     ("config", 0, put("config.yaml", b"a: &a [*a]\n"), "the alias \\*a contains itself"),
     ("config", 0, put("config.yaml", b"a: 2001-99-99\n"), "is not valid YAML.*\n  quote such values"),
     ("config", 0, put("config.yaml", b"!!python/object/apply:os.system [id]"), "is not valid YAML"),

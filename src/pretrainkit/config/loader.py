@@ -296,9 +296,12 @@ def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple
 
 def _kept_origins(tree: Tree, record: Mapping[str, Any], catalog: Catalog) -> Origins:
     """Return the origins of those values of a recorded config that are still the values of a preset."""
-    sources, leaves = record.get("sources") or {}, flatten(tree)
+    sources, leaves = record.get("sources"), flatten(tree)
     origins: Origins = {}
-    for origin in {origin for origin in sources.values() if str(origin).startswith("preset ")}:
+    if not isinstance(sources, Mapping):
+        return origins
+    texts = {origin for origin in sources.values() if isinstance(origin, str)}
+    for origin in {origin for origin in texts if origin.startswith("preset ")}:
         with suppress(ConfigError):  # the preset no longer exists
             values = flatten(catalog.preset(origin.removeprefix("preset ")).model_dump(mode="json"))
             same = (
@@ -315,7 +318,7 @@ def _extend(
     bases = tree.pop("extends", [])
     merged: Tree = {}
     origins: Origins = {}
-    for base in [bases] if isinstance(bases, str) else bases:
+    for base in bases if isinstance(bases, list | tuple) else [bases]:
         if not isinstance(base, str):
             raise ConfigError(f"{origin}: extends holds {base!r}; it takes names of presets or YAML files")
         if base.endswith((".yaml", ".yml")) and not Path(base).is_absolute():
