@@ -159,6 +159,7 @@ class Fuzzer:
 
     def execute(self, files: Files, folder: Path, *, is_traced: bool = True, seconds: float = SECONDS) -> None:
         """Raise what is wrong with one execution."""
+        shutil.rmtree(folder, ignore_errors=True)  # left by an execution that was ended
         write(files, folder)
         self.sandbox.problem, self.sandbox.is_on = "", True
         before = self.coverage.num_new

@@ -70,6 +70,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("config", 0, put("config.yaml", ALIASES), "counting the copies of aliases"),
     ("config", 0, put("config.yaml", b"extends:\nrecipe: bert\n"), "extends holds None"),
     ("config", 0, put("config.yaml", b"a: &a [*a]\n"), "the alias \\*a contains itself"),
+    ("config", 0, put("config.yaml", b"a: !!timestamp b\n"), "is not valid YAML.*\n  quote such values"),
     ("config", 0, put("config.yaml", b"a: 2001-99-99\n"), "is not valid YAML.*\n  quote such values"),
     ("config", 0, put("config.yaml", b"!!python/object/apply:os.system [id]"), "is not valid YAML"),
     ("overrides", 0, put("words.txt", b"bert/mini\nseed=\xba"), "it is not UTF-8"),

@@ -70,7 +70,11 @@ def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
         return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)  # noqa: S506 - both are SafeLoaders
     except yaml.YAMLError as error:
         raise ConfigError(_explain(error, text, where)) from None
-    except (ValueError, OverflowError) as error:  # a date that does not exist, a number of thousands of digits
+    except (
+        ValueError,
+        OverflowError,
+        AttributeError,
+    ) as error:  # a date that does not exist, or is none; a long number
         raise ConfigError(f"{where} is not valid YAML: {error}\n  quote such values") from None
 
 
