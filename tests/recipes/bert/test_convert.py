@@ -130,6 +130,9 @@ def test_config_has_the_ids_and_names_of_the_spec():
     expected |= {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "vocab_size": 32_128}
     assert expected.items() <= values.items()
     assert to_huggingface_config(PRESETS["base"]().model, replace(DEFAULT_SPECIAL_IDS, pad=0))["pad_token_id"] == 0
+    small = PRESETS["base"]().model.model_copy(update={"vocab_size": 258})
+    found = to_huggingface_config(small)
+    assert (found["cls_token_id"], found["pad_token_id"], found["mask_token_id"]) == (257, None, None)
 
 
 @pytest.mark.parametrize("name", ["base", "large", "modern-base"])

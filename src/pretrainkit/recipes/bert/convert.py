@@ -256,14 +256,14 @@ def to_huggingface_config(
     """Return the contents of `config.json`."""
     activation = _HF_ACTIVATIONS[config.activation]
     names = _SIZES | _SETTINGS[config.arch]
+    roles = {"pad": special.pad, "bos": special.cls, "eos": special.sep, "cls": special.cls, "sep": special.sep}
     shared = {
         **{theirs: getattr(config, ours) for ours, theirs in names.items()},
-        "pad_token_id": special.pad,
-        "bos_token_id": special.cls,
-        "eos_token_id": special.sep,
-        "cls_token_id": special.cls,
-        "sep_token_id": special.sep,
-        "mask_token_id": special.mask,
+        # Without a tokenizer, the ids may be beyond the vocabulary, which transformers does not load.
+        **{
+            f"{role}_token_id": index if config.vocab_size is None or index < config.vocab_size else None
+            for role, index in {**roles, "mask": special.mask}.items()
+        },
         "tie_word_embeddings": True,
     }
     if isinstance(config, BertModelConfig):
