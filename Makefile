@@ -4,7 +4,7 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 PYTHONS ?= python3.11 python3.12 python3.13
 # Tests that together use every package that `setup` installs.
-FAST := $(addprefix tests/,cli config corpus data/test_loader.py eval formats images launch nn rendering tokenizers \
+FAST := $(addprefix tests/,cli config corpus data/test_loader.py eval formats images launch nn recipes/clip/test_imagenet.py rendering tokenizers \
 	training/test_metrics.py running/test_doctor.py end_to_end/test_plain_imports.py end_to_end/test_foreign_towers.py \
 	end_to_end/test_five_commands.py)
 # Suites that have something to do on a GPU.
