@@ -23,7 +23,7 @@ _REASONS: dict[int, str] = {
     signal.SIGBUS: "which the system sends if a file that is being read got shorter or its disk fails\n"
     "  check the disk and the files of the data",
 }
-"""What a signal that killed a rank means."""
+"""Likely causes of a signal that killed a rank, by signal."""
 
 
 def main() -> None:
