@@ -38,9 +38,8 @@ def main() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
     num, nodes, place, run_id, restarts, *words = sys.argv[1:]
     fewest, most = map(int, nodes.split(":"))
-    if (
-        restarts != "0"
-    ):  # otherwise, ranks of several rounds would meet in one store, where the first left its addresses
+    if restarts != "0":
+        # Otherwise, ranks of several rounds would meet in one store, where the first left its addresses.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     config = LaunchConfig(
         min_nodes=fewest,
