@@ -11,6 +11,7 @@ from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.local import launch_local
 from support import SUPPORT
 from support.command_line import NO_DROPOUT, losses, pretrainkit, refused, succeed
+from support.remedies import followed
 
 MOST_SECONDS = 30
 """Until all ranks have ended after one was killed."""
@@ -62,9 +63,10 @@ def test_options_of_launching_that_do_not_go_together_are_refused(settings: list
     assert "closest: partition" in refused(*words, "--launch", "slurm", "--slurm", "partitions=gpu")
     assert "differ" in refused(*words, "--launch", "slurm", "--gpus-per-node", 2, "--nproc", 4)
     assert "bucket" in refused(*words, "--launch", "cloud")
-    assert "needs --launch local" in refused(*words, "--elastic", "1:4")
+    alone = refused(*words, "--elastic", "1:4")
+    assert "--launch local --meet localhost:29500" in followed(alone, "cli/options.py: --elastic … needs")
     local = ("--launch", "local", "--meet", "localhost:1", "--elastic")
-    assert "needs the form MIN:MAX" in refused(*words, *local, "4:1")
+    assert "--elastic 1:4" in followed(refused(*words, *local, "4:1"), "cli/options.py: --elastic is")
     assert "cannot be split over 3 ranks" in refused(*words, *local, "3:4")
     assert "needs more than one rank" in refused(*words, "--launch", "slurm", "parallel.strategy=hsdp")
     for launch in (["local", "--nproc", 2], ["slurm"], ["cloud", "--cloud", "bucket=s3://mine", "--dry-run"]):

@@ -63,11 +63,12 @@ STEP_MARGIN = 1.1
 
 
 def cases(table: str) -> list[str]:
-    """Names in a table of updates.py, which cannot be imported here: this process has loaded torch."""
-    tree = ast.parse((SUPPORT / "pretended_cuda" / "updates.py").read_text(encoding="utf-8"))
+    """Names in a table of small_work.py or updates.py, which cannot be imported here: this process has loaded torch."""
+    files = (SUPPORT / "small_work.py", SUPPORT / "pretended_cuda" / "updates.py")
     (found,) = (
         node.value
-        for node in tree.body
+        for file in files
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == table
     )
     assert isinstance(found, ast.Dict)

@@ -14,6 +14,7 @@ import pretrainkit
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.pixel import sample as pixel_sample
 from pretrainkit.report.data_page import render_data
+from pretrainkit.tokenizers.load import load_tokenizer
 from support import remedies
 from support.glue_toys import BAD, GOOD
 from support.page_data import FOURM, PIXEL, TOKENIZER, part, put_conllu, put_pairs, put_squad, texts
@@ -212,9 +213,12 @@ def test_damaged_tokens_end_in_one_message_and_a_deep_check_names_their_shard(to
     shutil.copytree(part("tokens") / "train", tmp_path / "train")
     (shard, *_) = (tmp_path / "train").glob("tokens-*.bin")
     shard.write_bytes(b"\xf0" * shard.stat().st_size)
-    with pytest.raises(DataError, match="is not one of the") as caught:
+    with pytest.raises(DataError, match="is damaged: token") as caught:
         checked("bert/mini", f"data.train={tmp_path / 'train'}", "num_steps=2")
-    assert "--deep" in remedies.followed(caught.value, "tokenizers/load.py: id")
+    assert "pretrainkit tokenizer encode" in str(caught.value)
+    with pytest.raises(DataError) as of_another_tokenizer:
+        load_tokenizer(tmp_path / "train" / "tokenizer").decode([61_680])
+    assert "--deep" in remedies.followed(of_another_tokenizer.value, "tokenizers/load.py: id")
     found = checked("bert/mini", f"data.train={tmp_path / 'train'}", "num_steps=2", deep=True)
     assert any(shard.name in problem for problem in found.problems)
 

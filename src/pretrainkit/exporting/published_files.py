@@ -171,10 +171,11 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
     """
     try:
         with ZipFile(file) as archive:
-            if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
-                raise ValueError("its members are compressed, which torch.jit.save does not do")
             names = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             root = next(names).removesuffix("data.pkl")
+            read = (entry for entry in archive.infolist() if entry.filename.startswith((f"{root}data", f"{root}const")))
+            if any(entry.compress_type != ZIP_STORED for entry in read):  # it compresses only code
+                raise ValueError("its tensors are compressed, which torch.jit.save does not do")
             return dict(_tensors_of(_TorchScriptReader(archive, root).load()))
     except Exception as error:  # damaged pickles and archives raise exceptions of any type
         raise CheckpointError(f"{file} cannot be read: {str(error)[:200]}\n  copy it again") from None

@@ -119,8 +119,9 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Read an array. Raises KeyError if there is none, and CheckpointError if its data is missing or damaged."""
+        reader = self._readers[name]
         try:
-            return self._readers[name]()
+            return reader()
         except (ValueError, OSError, TypeError, LookupError, MemoryError, OverflowError) as error:
             raise _unreadable(f"{name} of checkpoint {self.prefix}", error) from error
 

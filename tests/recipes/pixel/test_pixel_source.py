@@ -14,7 +14,7 @@ from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.presets import PRESETS
 from pretrainkit.recipes.pixel.recipe import RECIPE
-from pretrainkit.recipes.pixel.rows import renderer_folder
+from pretrainkit.recipes.pixel.rows import ParquetTable, renderer_folder
 from pretrainkit.recipes.pixel.source import bind, open_source
 from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
 from pretrainkit.rendering.documents import find_documents
@@ -24,6 +24,7 @@ from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
 pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 
 MAX_PATCHES = 40
 
@@ -293,3 +294,11 @@ def test_a_folder_above_rendered_rows_is_named_as_such(folders):
     above = folders["pictures"].parent
     with pytest.raises(DataError, match=rf"contains folders of rendered rows\n  name {above}/train"):
         open_source(run_config(str(above)), "train")
+
+
+def test_a_table_without_lengths_is_refused(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"]}), path)
+    with pytest.raises(DataError, match="has no column 'num_patches'") as caught:
+        ParquetTable([path]).column("num_patches")
+    assert "pretrainkit render" in followed(caught.value, "recipes/pixel/rows.py: … has no column")
