@@ -1,9 +1,11 @@
 """What all tests share: time limits of hypothesis off (busy machines), no waiting for disks, sample data found, and no
 network."""
 
+import ctypes
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +14,8 @@ from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+with suppress(OSError):  # before tests import freetype-py; why: `_import_freetype` in rendering/freetype_engine.py
+    ctypes.CDLL("libfreetype.so.6")
 settings.register_profile("pretrainkit", deadline=None)
 settings.load_profile("pretrainkit")
 
