@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from processes import SOURCE, TESTS, revision
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "data/order.py": ("data/test_order.py", "data/test_permutation.py", "data/test_plan.py", "test_golden_files.py"),
+    "data/order.py": ("data/test_order.py", "data/test_turns.py", "data/test_loader.py", "data/test_permutation.py"),
     "data/permutation.py": ("data/test_permutation.py", "data/test_order.py"),
     "data/plan.py": ("data/test_plan.py", "data/test_loader.py"),
     "data/turns.py": ("data/test_mixture.py", "data/test_turns.py"),
@@ -256,6 +256,7 @@ def campaign(arguments: argparse.Namespace) -> dict[str, Any]:
                 sys.exit(f"the tests of {name} fail without a change: {' '.join(tests)}")
             drawn = places(tree)
             random.Random(f"{arguments.seed} {name}").shuffle(drawn)
+            row["possible"] = len(drawn)
             for place, line in drawn[row["tried"] : arguments.mutants]:
                 if time.monotonic() > deadline:
                     break
@@ -268,10 +269,9 @@ def campaign(arguments: argparse.Namespace) -> dict[str, Any]:
                 if not code:
                     row["survived"].append(f"line {line}: {described(tree, changed)}")
                     print(f"{name}, {row['survived'][-1]}", flush=True)
+                arguments.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             file.unlink()
             file.symlink_to(original)
-            row["possible"] = len(drawn)
-            arguments.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return results
 
 
