@@ -40,7 +40,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "training/checkpoints/checkpoint.py": ("training/test_checkpoint.py", "end_to_end/test_exact_resume.py"),
     "training/checkpoints/files.py": ("training/test_checkpoint.py", "training/test_best.py"),
-    "training/checkpoints/tensors.py": ("training/test_checkpoint.py",),
+    "training/checkpoints/tensors.py": ("training/test_checkpoint.py", "end_to_end/test_exact_resume.py"),
     "training/checkpoints/best.py": ("training/test_best.py", "end_to_end/test_best_and_early.py"),
     "training/optimizers/schedule.py": ("training/test_schedule.py",),
     "training/optimizers/adafactor.py": (

@@ -91,3 +91,18 @@ def test_the_state_of_another_metric_tells_nothing():
     other.load_state(through_json(stopping.state()))
     assert stopping.is_over
     assert not other.is_over
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([math.nan, math.nan], "score was not a number in 2 evaluations"),
+        ([1.0, 2.0, 3.0], "score has not improved for 2 evaluations (best: 1 at step 1)"),
+    ],
+)
+def test_the_reason_for_an_early_end_is_described(values, reason):
+    stopping = EarlyStopping(EarlyStoppingConfig(metric="score", mode="min", patience=2))
+    for step, value in enumerate(values, 1):
+        stopping.record(step, metrics(value))
+    assert stopping.is_over
+    assert stopping.describe() == reason
