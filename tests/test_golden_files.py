@@ -4,6 +4,7 @@ import json
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ GOLDEN = Path(__file__).with_name("golden")
 CONFIGS = runpy.run_path(str(GOLDEN / "configs.py"))
 PRESETS = CONFIGS["presets"]()
 RUNS = runpy.run_path(str(GOLDEN / "bert_runs.py"))
+DRAWS = runpy.run_path(str(GOLDEN / "draws.py"))
 SMALL = runpy.run_path(str(GOLDEN / "small_runs.py"))
 LOSS_TOLERANCE = 2e-5
 """Relative. Ten steps differ by less than 2e-7 between AVX2 and SSE kernels, between rows and packed, and between one
@@ -53,6 +55,13 @@ def test_first_batches_are_golden(shards):
     assert found.keys() == golden.keys(), how_to_refresh("batches")
     for case, batches in found.items():
         assert batches == golden[case], f"{case}: {how_to_refresh('batches')}"
+
+
+def test_first_random_choices_are_golden():
+    golden, found = json.loads(DRAWS["DRAWS"].read_text()), DRAWS["draws"]()
+    assert found.keys() == golden.keys(), how_to_refresh("draws")
+    for name, values in found.items():
+        assert np.array(values) == pytest.approx(np.array(golden[name]), abs=1e-7), how_to_refresh("draws")
 
 
 @pytest.mark.parametrize("case", RUNS["CASES"])

@@ -61,7 +61,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "eval/retrieval.py": ("eval/test_retrieval.py",),
     "recipes/bert/masking.py": ("recipes/bert/test_masking.py", "recipes/bert/test_fill_masks.py"),
     "recipes/bert/chunks.py": ("recipes/bert/test_chunks.py", "recipes/bert/test_sentence_order_facts.py"),
-    "recipes/t5/spans.py": ("recipes/t5/test_t5_spans.py", "recipes/t5/test_t5_denoising.py"),
+    "recipes/t5/spans.py": ("recipes/t5/test_t5_spans.py", "recipes/t5/test_t5_denoising.py", "test_golden_files.py"),
     "recipes/t5/segments.py": ("recipes/t5/test_t5_segments.py", "recipes/t5/test_t5_source.py"),
     "recipes/t5/features.py": ("recipes/t5/test_t5_features.py", "recipes/t5/test_t5_task_source.py"),
     "recipes/pixel/masking.py": ("recipes/pixel/test_pixel_masking.py", "recipes/pixel/test_pixel_facts.py"),
@@ -70,6 +70,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "recipes/fourm/test_fourm_budgets.py",
         "recipes/fourm/test_hidden_spans.py",
         "recipes/fourm/test_fourm_keep.py",
+        "test_golden_files.py",
     ),
 }
 """Modules to change, and the tests of each, below src/pretrainkit and tests."""

@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # for the package sup
 
 import bert_runs
 import configs
+import draws
 import order
 import small_runs
 
@@ -19,6 +20,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "configs": configs.write,
     "order": order.write,
     "batches": bert_runs.write_batches,
+    "draws": draws.write,
     "losses": bert_runs.write_losses,
     "small": small_runs.write,
 }
