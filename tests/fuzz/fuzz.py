@@ -222,7 +222,7 @@ class Campaign:
                 try:
                     self._child(first, execution)
                     code = 0
-                except BaseException:
+                except BaseException:  # a fork must never return into the code of its parent
                     traceback.print_exc()
                 finally:
                     sys.stdout.flush()

@@ -44,7 +44,8 @@ BAD_ARRAYS = (
     *(ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, LookupError),
     *(MemoryError, OverflowError, RecursionError, NotImplementedError, BadZipFile, zlib.error),
 )
-"""Errors of `numpy.load`: it parses headers as literals of Python, and makes arrays of the size that they declare."""
+"""Errors of `numpy.load`: it parses headers as literals of Python, and makes arrays of the size that they declare.
+`zipfile` raises NotImplementedError for unknown compression."""
 _FARTHEST = 10.0
 """Limit in standard deviations; 0.5 % of the depth of corridors (TartanAir) exceeds it."""
 

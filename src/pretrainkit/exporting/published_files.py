@@ -158,7 +158,7 @@ def is_torchscript(file: Path) -> bool:
     try:
         with ZipFile(file) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    except (BadZipFile, ValueError, NotImplementedError):  # damaged: the other reader explains it
+    except (BadZipFile, ValueError, NotImplementedError):  # of zipfile, if damaged: the other reader explains it
         return False
 
 

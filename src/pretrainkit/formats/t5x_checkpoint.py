@@ -27,7 +27,7 @@ from pretrainkit.formats.tf_messages import from_bfloat16
 _STEP = re.compile(r"checkpoint_(\d+)")
 _MANIFEST, _ZARRAY = "manifest.ocdbt", ".zarray"
 _UNREADABLE = (ValueError, KeyError, OSError, NotImplementedError)
-"""Exceptions of TensorStore for damaged and unsupported files."""
+"""Exceptions that TensorStore raises for damaged files, and for formats that it does not support."""
 
 
 class T5xCheckpoint(Mapping[str, NDArray[Any]]):
