@@ -41,7 +41,7 @@ def propose(request: ProjectRequest) -> Proposal:
             *text.decisions,
             vocabulary,
             Decision("preset", preset, why, is_setting=False),
-            Decision("data.max_seq_length", fitting, f"{reason}; tokens of an example"),
+            Decision("data.max_seq_length", fitting, f"{reason}; the length is in tokens"),
             *training_decisions(request, TOKENS, batch_size, num_examples),
         ),
         stages=(*text.stages, *token_stages(vocabulary.value, has_sentences=True)),

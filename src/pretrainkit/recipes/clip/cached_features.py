@@ -94,8 +94,9 @@ def with_cached_features(
 
     Args:
         config: A bound config.
-        model: Returns the model on the device, before training or as last saved. Its frozen towers are the same.
-        cache: Folder for folders of features, on a file system that all ranks share. Each rank writes its part.
+        model: Returns the model on the device, before training or as last saved. The frozen towers are the same in
+            both.
+        cache: Folder that holds a folder per `_key`, on a file system that all ranks share. Each rank writes its part.
     """
     towers = tuple(cached_towers(config)[0])
     encoder = model()

@@ -32,7 +32,7 @@ class TowerConfig(Config):
     trainable: bool = True
     """false: the tower keeps its weights; only its projection learns (locked tower, LiT)."""
     num_trainable_layers: NonNegativeInt | None = None
-    """Train only this many last blocks and the final norm of a trainable tower; null: train everything."""
+    """Number of last blocks to train in a trainable tower, together with its final norm; null: train everything."""
 
 
 class VitConfig(TowerConfig):
@@ -189,7 +189,8 @@ class TemperatureConfig(Config):
     largest: Annotated[PositiveFloat, ReadBy("kind", ("constant", "parameter"))] = 0.5
     """Upper limit, for constant and parameter; larger temperatures are clamped to it and get no gradient."""
     project_back: bool = True
-    """Set a learned temperature beyond a limit to it after each update; otherwise its gradient would remain zero."""
+    """After each update, set a learned temperature that is beyond a limit to the limit. Otherwise its gradient would
+    remain zero."""
 
     def neutral(self) -> frozenset[str]:
         """Return the neutral fields. A learned temperature is in the weights; its start and limits belong to
@@ -436,7 +437,7 @@ class ClipEvaluateConfig(EvaluateConfig):
     ranks: bool = False
     """Also report the mean and median rank of the first right answer; 1 is best."""
     classification: tuple[ClassificationConfig, ...] = ()
-    """Class folders to classify."""
+    """Sets of images with classes for zero-shot classification."""
     precision: Literal["float32", "as_training"] = "float32"
     """Number format of the forward passes. ZeroVL validates in float32. as_training: `precision.compute`."""
     scores_megabytes: PositiveInt = 64

@@ -201,7 +201,7 @@ def read_dual(
     values: Mapping[str, Any], tensors: State
 ) -> tuple[VitConfig | TimmConfig, TextTransformerConfig | HuggingFaceTextConfig, dict[str, Tensor]]:
     """Return our towers, and the state dict of a model with them that has learned the logarithm of its logit scale.
-    Raises CheckpointError if a tower is of another kind, or its pooler is one that ours lack; KeyError if a
+    Raises CheckpointError if a tower is of another kind, or has a pooler that ours do not have; KeyError if a
     tensor or setting is missing."""
     vision, words = (without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
     if values["model_type"] == CLIP:  # its parts may lack a model_type

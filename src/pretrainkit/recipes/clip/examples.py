@@ -19,7 +19,8 @@ _HEIGHT = 128
 
 
 def check_files(config: ClipRun, progress: Progress) -> list[str]:
-    """Return messages on images and captions that cannot be used: some for each set and reason."""
+    """Return messages on images and captions that cannot be used: for each set and reason a few examples, and the
+    number of the others."""
     sets: tuple[tuple[Split, tuple[ClipSourceConfig, ...]], ...] = (
         ("train", config.data.train),
         ("valid", config.data.valid),

@@ -1,8 +1,8 @@
 """FLOPs of training on a pair, for throughput and MFU.
 
 Only matrix products and real tokens count, with 2 FLOPs per multiply-add. Causal attention counts half, and recomputed
-activations do not count. Our own towers are counted by formula, those of other libraries in a forward pass without
-values.
+activations do not count. Our own towers are counted by formula, those of other libraries in a forward pass on the
+device "meta".
 
 Dimensions: B captions, D width, F inner width, S tokens, L layers.
 """
@@ -142,7 +142,7 @@ def _zeros(*shape: int) -> Tensor:
 
 
 def _counted(model: nn.Module, **inputs: Tensor) -> float:
-    """Return the forward FLOPs of a model without values; 0, with a warning, if it only runs with values."""
+    """Return the forward FLOPs of a model on the device "meta"; 0, with a warning, if it cannot run there."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
@@ -155,6 +155,6 @@ def _counted(model: nn.Module, **inputs: Tensor) -> float:
         with torch.no_grad(), counter:
             model(**inputs)
     except RuntimeError as error:  # also if torch lacks an operator for tensors without values
-        _log.warning("FLOPs are not counted, because a tower cannot run without values: %s", error)
+        _log.warning("FLOPs are not counted, because a tower cannot run on the device meta: %s", error)
         return 0.0
     return float(counter.get_total_flops())

@@ -92,7 +92,7 @@ class TimmTower(ForeignTower, ImageTower):
 
 def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:
     """Return further arguments for `timm.create_model`, as far as the encoder's constructor takes them. Raises
-    ConfigError where patch dropout is wanted and the encoder has none."""
+    ConfigError if patch dropout is wanted and the encoder has none."""
     with torch.device("meta"), SkipInitialisation():
         encoder = _create(timm, config, pretrained=False)
     accepted = inspect.signature(type(encoder).__init__).parameters
@@ -137,7 +137,7 @@ def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **argumen
 
 def timm_encoder(name: str) -> ImageEncoder:
     """Return an encoder of timm with its published weights, for images of the size that it was trained with. Raises
-    InputError where timm does not know the name or its weights cannot be fetched, MissingPackageError if timm is not
+    InputError if timm does not know the name or its weights cannot be downloaded, MissingPackageError if timm is not
     installed."""
     try:
         tower = TimmTower(TimmConfig(name=name))

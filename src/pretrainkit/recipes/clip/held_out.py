@@ -234,7 +234,7 @@ def _distinct(names: list[str], field: str) -> list[str]:
     if len(set(names)) < len(names):
         raise ConfigError(
             f"two sets of {field} have the same name: {', '.join(names)}\n"
-            f"  give one another name, which its metrics then have: {field}='[{{path: ..., name: NAME}}, ...]'"
+            f"  rename one, and its metrics with it: {field}='[{{path: ..., name: NAME}}, ...]'"
         )
     return names
 
@@ -264,7 +264,7 @@ Towers = Callable[[BuildRows, int], Tensor]
 
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
     """Return a function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`. Raises
-    DataError where a held-out image cannot be decoded, before training and not at its first evaluation."""
+    DataError if a held-out image cannot be decoded: before training, and not only at the first evaluation."""
     pairs, classes = pair_sets(config), class_sets(config)
     check_images(config, world)
     autocast = precision.autocast if config.evaluate.precision == "as_training" else nullcontext

@@ -69,9 +69,10 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
 
 
 def open_rows(path: str, names: Sequence[str], field: str) -> Any:
-    """Return the first split of `names` of a data set at `path` (hf://datasets/NAME, a folder that `datasets` saved, or
-    a folder of parquet files) as a `datasets.Dataset`, or its only split if it has no names. Raises DataError, whose
-    message names `field` of the config; MissingPackageError if `datasets` is not installed."""
+    """Return the first of the splits `names` that a data set has, as a `datasets.Dataset`; if it is not divided into
+    splits, all of it. `path` is hf://datasets/NAME, a folder that `datasets` saved, or a folder of parquet files.
+    Raises DataError, whose message names `field` of the config, if there is no such data set or split;
+    MissingPackageError if `datasets` is not installed."""
     datasets = import_optional("datasets", "hub", f"reading {path}")
     if (on_hub := hub_set(path)) is not None:
         return hub_rows(on_hub, names)

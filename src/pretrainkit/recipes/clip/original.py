@@ -133,9 +133,9 @@ def interpolate_positions(positions_1TD: Tensor, num_tokens: int) -> Tensor:
 
 
 def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Tensor]]:
-    """Return the config of a checkpoint file, that of `config` with the file's temperature, and a state dict. Raises
-    InputError where the towers of `config` are not of timm and transformers, CheckpointError if the file is broken,
-    or belongs to other towers."""
+    """Return `config` with the temperature and the width of embeddings of a checkpoint file, and its state
+    dict. Raises InputError if the towers of `config` are not of timm and transformers, CheckpointError if the file is
+    broken, or belongs to other towers."""
     if not isinstance(config.model.image, TimmConfig) or not isinstance(config.model.text, HuggingFaceTextConfig):
         raise InputError(
             f"a checkpoint of ZeroVL has towers of timm and transformers, not {config.model.image.kind} and "

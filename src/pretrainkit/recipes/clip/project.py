@@ -27,17 +27,17 @@ from pretrainkit.recipes.text_projects import length_decisions
 
 CAPTIONS, WORDS, TOKENIZER = "data/captions.jsonl", "data/words.tsv", "data/tokenizer"
 _HELDOUT_SHARE, _HELDOUT_IMAGES, _MOST_SHARE = 0.05, (50, 1_000), 0.2
-"""Usual share of held-out images, their least and largest number, and the largest share."""
+"""Usual share of held-out images, their minimum and maximum number, and the maximum share."""
 _LARGE_PAIRS, _LARGE_HOURS = 1_000_000, 24.0
 _LONG_WORDS = 15
-"""Words of a caption from which on the text tower reads as many tokens as it can."""
+"""If more than 5 % of the captions have more words than this, the text tower reads 32 tokens instead of 25."""
 _VOCABULARIES = ((20_000, 8_000), (500_000, 16_000), (math.inf, 32_000))
-"""Number of pairs below which a vocabulary has this number of pieces."""
+"""(limit, pieces): the usual number of pieces of a vocabulary for fewer pairs than the limit."""
 
 
 @dataclass(frozen=True)
 class PairSet:
-    """A set of pairs as it was found."""
+    """A set of pairs and its statistics."""
 
     name: str
     path: str
@@ -113,7 +113,7 @@ def propose(request: ProjectRequest) -> Proposal:
         long = float(np.percentile(words, 95)) > _LONG_WORDS
         length = 32 if long else 25
         reason = f"5 % of the captions have more than {np.percentile(words, 95):.0f} words"
-        decisions.append(Decision("data.max_length", length, f"{reason}; tokens of a caption"))
+        decisions.append(Decision("data.max_length", length, f"{reason}; the length is in tokens"))
     if has_several:
         reason = f"{num_pairs:,} pairs of {num_images:,} images: pairs of the same image are not negatives"
         decisions.append(Decision("objective.duplicates", "ignore", reason))

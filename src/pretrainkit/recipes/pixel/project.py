@@ -97,7 +97,7 @@ def propose(request: ProjectRequest) -> Proposal:
             Decision("engine", engine, engine_reason, is_setting=False),
             Decision("strategy", strategy, strategy_reason, is_setting=False),
             Decision("preset", preset, why, is_setting=False),
-            Decision("data.max_patches", max_patches, "as in the preset; patches of a row"),
+            Decision("data.max_patches", max_patches, "as in the preset; the maximum for a row"),
             *training_decisions(request, ROWS, batch_size, num_examples),
         ),
         stages=(*text.stages, Stage("Draw the text", render)),
