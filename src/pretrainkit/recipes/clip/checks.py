@@ -1,4 +1,4 @@
-"""Checks before anything is computed that settings, tokenizer and sets of pairs match each other."""
+"""Checks that settings, tokenizer and sets of pairs match each other. They run before anything is computed."""
 
 import json
 import logging

@@ -263,8 +263,9 @@ Towers = Callable[[BuildRows, int], Tensor]
 
 
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
-    """Return a function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`. Raises
-    DataError if a held-out image cannot be decoded: before training, and not only at the first evaluation."""
+    """Return a function that computes the metrics of a model on `data.valid` and `evaluate.classification`; all ranks
+    call it together. Raises DataError if a held-out image cannot be decoded: before training, and not only at the first
+    evaluation."""
     pairs, classes = pair_sets(config), class_sets(config)
     check_images(config, world)
     autocast = precision.autocast if config.evaluate.precision == "as_training" else nullcontext

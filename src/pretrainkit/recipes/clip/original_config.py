@@ -467,5 +467,5 @@ def _names(value: Any) -> list[str]:
 
 def _per_rank(size: int, nproc: int) -> int:
     if size % nproc:
-        raise ConfigError(f"a batch of {size} cannot be split over --nproc {nproc} ranks")
+        raise ConfigError(f"a batch of {size} cannot be split over --nproc {nproc} ranks: {nproc} does not divide it")
     return size // nproc

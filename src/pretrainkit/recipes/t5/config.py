@@ -46,7 +46,8 @@ class T5ModelConfig(Config):
     """encoder_decoder: T5. decoder_only: a language model, or prefix language model, of the decoder's layers without
     cross-attention. encoder_only: predicts at the encoder's positions."""
     vocab_size: PositiveInt | None = None
-    """Rows of the embedding table; null: the pieces and sentinels of the tokenizer, rounded up to a multiple of 128."""
+    """Number of rows of the embedding table; null: the pieces and sentinels of the tokenizer, rounded up to a multiple
+    of 128."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_heads: PositiveInt
@@ -58,15 +59,17 @@ class T5ModelConfig(Config):
     num_encoder_layers: PositiveInt | None
     """Number of blocks of the encoder; null: no encoder."""
     num_decoder_layers: PositiveInt | None
-    """Blocks of the decoder; null without decoder."""
+    """Number of blocks of the decoder; null: no decoder."""
     activations: tuple[Activation, ...] = ("gelu_tanh", "linear")
-    """One name: a plain feed-forward layer (1.0: relu). Several: the product of as many projections (1.1)."""
+    """One name: a plain feed-forward layer (T5 1.0: relu). Several: the product of this number of projections (T5
+    1.1)."""
     tied_logits: bool = False
-    """Compute logits with the embedding table, scaled by hidden_size ** -0.5 (1.0), instead of a separate matrix."""
+    """Compute logits with the embedding table, scaled by hidden_size ** -0.5, instead of a separate matrix; as in T5
+    1.0."""
     bias_per_layer: bool = False
-    """One table of relative positions per layer (umT5) rather than one per stack."""
+    """Use a table of relative positions for each layer, as in umT5, instead of one for the whole stack."""
     num_buckets: Annotated[int, Field(ge=4, multiple_of=2)] = 32
-    """Rows of a table of relative positions."""
+    """Number of rows of a table of relative positions."""
     max_distance: PositiveInt = 128
     """All distances from this number of tokens on share a bucket."""
     dropout: DropoutRate = 0.0
@@ -112,8 +115,9 @@ class T5ObjectiveConfig(Config):
         Literal["none", "real_target_tokens", "total_target_tokens", "average_per_sequence"] | PositiveFloat
     ) = "none"
     """Divisor of the summed loss of a step. none: no division, as in T5X, because Adafactor ignores the scale of the
-    loss; a number; real_target_tokens: target tokens with a loss; total_target_tokens: all target positions, including
-    padding; average_per_sequence: the tokens of each example, then the examples. With Adam use real_target_tokens."""
+    loss. A number: divide by it. real_target_tokens: number of target tokens with a loss. total_target_tokens: number
+    of all target positions, including padding. average_per_sequence: average over the tokens of each example, then over
+    the examples. With Adam use real_target_tokens."""
 
     @field_validator("normalize_by", mode="before")
     @classmethod
@@ -131,10 +135,10 @@ class T5DataConfig(DataConfig):
 
     held_out_fields: ClassVar[tuple[str, ...]] = ("valid", "task")
     input_length: PositiveInt = 512
-    """Most tokens of an input, including its end mark: the width of the encoder's rows."""
+    """Maximum number of tokens of an input, including its end mark: the width of the encoder's rows."""
     target_length: PositiveInt = 114
-    """Most tokens of a target, including its end mark: the width of the decoder's rows. Span corruption at its default
-    rates makes targets of 114 tokens from inputs of 512."""
+    """Maximum number of tokens of a target, including its end mark: the width of the decoder's rows. Span corruption at
+    its default rates makes targets of 114 tokens from inputs of 512."""
     task: str | None = None
     """Task or mixture to train on, instead of token shards in `train`."""
     modules: Annotated[Names, IsPath(".py")] = ()
@@ -164,9 +168,9 @@ class T5DataConfig(DataConfig):
     """Put several examples of a microbatch into one row if they fit, without attention between them. Losses and
     gradients stay the same, with less padding."""
     packed_rows: Annotated[PositiveInt | None, ReadBy("packing", (True,))] = None
-    """Rows of every microbatch with packing, for constant shapes; a microbatch that needs more rows is an error. null:
-    as many as the examples need, rounded up by at most an eighth, so that there are few shapes; `pretrainkit data
-    check` counts them."""
+    """Number of rows of every microbatch with packing, for constant shapes; a microbatch that needs more rows is an
+    error. null: as many as the examples need, rounded up by at most an eighth, so that there are few shapes;
+    `pretrainkit data check` counts them."""
 
 
 class InferConfig(Config):
@@ -177,26 +181,26 @@ class InferConfig(Config):
     split: str | None = None
     """Split of the tasks; null: data.valid_split."""
     num_examples: PositiveInt | None = None
-    """Examples of each task, from the start of the split; null: all."""
+    """Number of examples of each task, from the start of the split; null: all."""
     batch_size: PositiveInt = 64
-    """Examples per forward pass and rank. Metrics do not depend on it."""
+    """Number of examples per forward pass and rank. Metrics do not depend on it."""
     input_length: PositiveInt | None = None
-    """Most tokens of an input; null: no limit."""
+    """Maximum number of tokens of an input; null: no limit."""
     target_length: PositiveInt | None = None
-    """Most tokens of an answer; null: the length of the longest target of the tasks."""
+    """Maximum number of tokens of an answer; null: the length of the longest target of the tasks."""
     decoding: DecodingConfig = DecodingConfig()
     """Decoding of the answers."""
     num_written: NonNegativeInt | None = 200
-    """Examples of each task whose input, target and answer are written to RUN/evaluations/TASK-STEP.jsonl; 0: none;
-    null: all."""
+    """Number of examples of each task whose input, target and answer are written to RUN/evaluations/TASK-STEP.jsonl. 0:
+    none. null: all."""
 
 
 class T5EvaluateConfig(EvaluateConfig):
     """Evaluation on held-out data while training."""
 
     num_examples_per_task: PositiveInt | None = None
-    """Examples for the loss of each single task or denoiser; null: num_examples divided by the number of tasks or
-    denoisers."""
+    """Number of examples for the loss of each single task or denoiser; null: num_examples divided by the number of
+    tasks or denoisers."""
     infer: InferConfig | None = InferConfig()
     """Evaluation of answers, for runs on tasks that have metrics; null: no such evaluation."""
 

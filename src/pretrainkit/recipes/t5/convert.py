@@ -153,11 +153,11 @@ def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | Non
     decides, which may be wrong (transformers 5 writes true for untied weights)."""
     kind = values.get("model_type")
     if kind not in _ARCHITECTURES:
-        raise CheckpointError(f"config.json has model_type {kind!r}\n  supported are {', '.join(_ARCHITECTURES)}")
+        raise CheckpointError(f"config.json has model_type {kind!r}\n  supported: {', '.join(_ARCHITECTURES)}")
     proj = values.get("feed_forward_proj", "relu" if kind == "t5" else "gated-gelu")
     if proj not in _ACTIVATIONS:
         raise CheckpointError(
-            f"config.json has feed_forward_proj {proj!r}\n  supported are {', '.join(sorted(_ACTIVATIONS))}"
+            f"config.json has feed_forward_proj {proj!r}\n  supported: {', '.join(sorted(_ACTIVATIONS))}"
         )
     # The logits of mT5 and umT5 are never scaled, whatever the flag is.
     is_tied = values.get("tie_word_embeddings", kind == "t5") if has_logits is None else not has_logits

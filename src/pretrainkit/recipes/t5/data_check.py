@@ -29,12 +29,12 @@ from pretrainkit.workers.processes import Progress
 _GOOD_FILL = 0.7
 """Rows that are less full than this benefit from packing."""
 _MOST_SHOWN = 300
-"""Characters of a text that are printed."""
+"""Maximum number of characters of a text that are printed."""
 _MOST_IDS = 32
 _LARGE = 100_000
-"""Examples of a task above which a note suggests a cache."""
+"""Number of examples of a task above which a note suggests a cache."""
 _NUM_PACKED = 16
-"""Microbatches whose packed rows are counted."""
+"""Number of microbatches whose packed rows are counted."""
 MAX_EXAMPLES = {"train": 16_384, "valid": 2_048}
 _BLOCK = 512
 _BASELINE_KEY = stream_key(0, "t5", "baseline")

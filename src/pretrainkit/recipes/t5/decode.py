@@ -72,7 +72,8 @@ class CachedDecoder:
 
     def __init__(self, model: T5, encoder_ids_BS: Tensor | None, num_sequences: int, max_length: int) -> None:
         """`encoder_ids_BS`: inputs, padded with 0 at their ends; None for a decoder-only model. `num_sequences`: B.
-        `max_length`: most decoder positions, including the start token. The model must be in evaluation mode."""
+        `max_length`: maximum number of decoder positions, including the start token. The model must be in evaluation
+        mode."""
         if model.decoder is None:
             raise ValueError("a model of kind encoder_only cannot decode")
         self.model, self.stack = model, model.decoder

@@ -33,7 +33,7 @@ class DecodingConfig(Config):
     """greedy: always the most likely token. beam: a search over several continuations, as in T5's paper. sample: draw
     from the model's probabilities."""
     num_beams: PositiveInt = 4
-    """Continuations that the search keeps; has an effect only with beam."""
+    """Number of continuations that the search keeps; has an effect only with beam."""
     alpha: NonNegativeFloat = 0.6
     """Exponent of the brevity penalty ((5 + length) / 6) ** alpha; 0: no penalty, which favours short answers. It has
     an effect only with beam."""
@@ -46,7 +46,7 @@ class DecodingConfig(Config):
     seed: NonNegativeInt = 0
     """Seed of the draws, which also depend on the example but not on the batch. It has an effect only with sample."""
     max_length: PositiveInt | None = None
-    """Most tokens of an answer, including its end mark; null: data.target_length."""
+    """Maximum number of tokens of an answer, including its end mark; null: data.target_length."""
 
     @model_validator(mode="after")
     def _check_method(self) -> Self:

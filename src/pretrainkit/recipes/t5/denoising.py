@@ -54,19 +54,19 @@ class DenoiserConfig(Config):
     noise_density: Density = 0.15
     """Share of the tokens that are noise; for suffix at most 0.5. It has no effect with mask=everything."""
     mean_span_length: Annotated[float, Field(ge=1)] = 3.0
-    """Average tokens of a run; has an effect only with random_spans."""
+    """Average number of tokens of a run; has an effect only with random_spans."""
     random_roll: bool = False
     """Rotate the mask by a random number of positions, so that the first token can be noise and the last token can be
     clean; has an effect only with random_spans."""
     reserved_for_packing: NonNegativeInt = 0
-    """Slots of the inputs that segments leave free for other examples in the row; has an effect only with
+    """Number of slots of the inputs that segments leave free for other examples in the row; has an effect only with
     random_spans."""
     inputs: spans.Hiding | None = "sentinels"
     """Replacement of the noise in the inputs; null: no inputs, for language models."""
     targets: spans.Hiding = "sentinels"
     """Replacement of everything else in the targets."""
     group_size: PositiveInt | None = None
-    """Documents that are concatenated; null: the value of data.denoising."""
+    """Number of documents that are concatenated; null: the value of data.denoising."""
     end_of_segment: bool = True
     """End inputs and targets with the end mark."""
     end_of_document: bool | None = None
@@ -98,11 +98,11 @@ class DenoiserConfig(Config):
         return "sentinels" in (self.inputs, self.targets)
 
     def lengths(self, input_length: int, target_length: int, num_before: int) -> tuple[int, int, int]:
-        """Return the tokens of a segment, of the longest expected targets, and the most sentinels needed (0: any
-        number).
+        """Return the number of tokens of a segment and of the longest expected targets, and the maximum number of
+        sentinels needed (0: their number sets no limit).
 
-        `input_length` and `target_length` are slots of a row; `num_before` is the number of tokens before the
-        inputs."""
+        `input_length` and `target_length` are the numbers of slots of a row; `num_before` is the number of tokens
+        before the inputs."""
         end = int(self.end_of_segment)
         if self.pairs:
             return 2 * input_length, input_length, 0
@@ -185,10 +185,11 @@ class DenoisingConfig(Config):
     modes: dict[Mode, str] = Field(default_factory=dict)
     """Text that is put before the inputs of denoisers of each mode, such as {R: "[NLU]", X: "[NLG]", S: "[S2S]"}."""
     num_sentinels: NonNegativeInt | None = None
-    """Ids after the tokenizer's vocabulary that serve as sentinels, the last one first; null: the tokenizer's pieces
-    <extra_id_0> and so on if it has them, else 100 ids."""
+    """Number of ids after the tokenizer's vocabulary that serve as sentinels, the last one first; null: the tokenizer's
+    pieces <extra_id_0> and so on if it has them, else 100 ids."""
     group_size: PositiveInt = GROUP_SIZE
-    """Documents that are concatenated before they are cut into segments; 1: no segment has text of two documents."""
+    """Number of documents that are concatenated before they are cut into segments; 1: no segment has text of two
+    documents."""
     end_of_document: bool = False
     """Put the end mark between documents of a segment. T5 puts nothing between them."""
     max_document_tokens: PositiveInt | None = MAX_DOCUMENT_TOKENS
@@ -236,7 +237,7 @@ class TextIds:
 
     end: int
     sentinels: tuple[int, ...]
-    """In the order of use."""
+    """Ids of the sentinels, in the order of use."""
     text_size: int
     """Upper bound: ids of text are below this."""
     modes: Mapping[Mode, tuple[int, ...]]
@@ -310,7 +311,8 @@ class Denoiser:
         return joined(constant(self._before, len(inputs)), inputs) if self._before else inputs
 
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
-        """Return a (B,) upper bound of inputs and targets together, only from the lengths of the segments."""
+        """Return (B,) upper bounds for the tokens of inputs and targets together, only from the lengths of the
+        segments."""
         config, end = self.config, int(self.config.end_of_segment)
         if config.pairs:
             return lengths

@@ -267,8 +267,8 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
     """Place the longest examples first, each into the row with the least remaining space. The result is deterministic.
 
     Args:
-        lengths: (B,) tokens, each at most the width, by sequence.
-        widths: Slots of a row, by sequence.
+        lengths: (B,) numbers of tokens, each at most the width, by sequence.
+        widths: Number of slots of a row, by sequence.
         num_rows: Number of rows, some of which may be empty; None: as many as needed. Raises DataError if more are
             needed.
     """

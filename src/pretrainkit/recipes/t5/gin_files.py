@@ -61,25 +61,25 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """Defaults of T5X that differ from the values of our preset, for settings that a file does not contain."""
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "linear": "linear", "swish": "swish", "silu": "swish"}
 _WITHOUT_EFFECT = {
-    "PjitPartitioner": "ranks and sharding are settings of the launch and of parallel",
-    "ModelBasedPjitPartitioner": "ranks and sharding are settings of the launch and of parallel",
+    "PjitPartitioner": "ranks are set at launch, and sharding by the settings in parallel",
+    "ModelBasedPjitPartitioner": "ranks are set at launch, and sharding by the settings in parallel",
     "CheckpointConfig": "it only groups settings that are read",
-    "Evaluator.logger_cls": "metrics are logged by log",
+    "Evaluator.logger_cls": "the settings in log decide where metrics are logged",
     "Evaluator.use_memory_cache": "examples are read as they are needed",
-    "Adafactor.logical_factor_rules": "rows and columns are the same",
+    "Adafactor.logical_factor_rules": "they choose the same rows and columns of each matrix",
     "EncoderDecoderModel.module": "the model is the T5 of the recipe",
     "EncoderDecoderModel.input_vocabulary": "it only refers to the vocabulary, which is read",
     "EncoderDecoderModel.output_vocabulary": "it only refers to the vocabulary, which is read",
     "EncoderDecoderModel.optimizer_def": "it only refers to the optimizer, which is read",
     "Transformer.config": "it only refers to the config, which is read",
     "Trainer.learning_rate_fn": "it only refers to the schedule, which is read",
-    "SentencePieceVocabulary.extra_ids": "sentinels are counted from the tokenizer",
+    "SentencePieceVocabulary.extra_ids": "the tokenizer determines the number of sentinels",
     "train.model": "it only refers to the model, which is read",
-    "train.model_dir": "the folder is --out of the command",
+    "train.model_dir": "the run folder is set by --out",
     "train.train_dataset_cfg": "it only refers to the data, which is read",
     "train.train_eval_dataset_cfg": "it only refers to the data, which is read",
     "train.checkpoint_cfg": "it only refers to the settings of checkpoints, which are read",
-    "train.partitioner": "ranks and sharding are settings of the launch and of parallel",
+    "train.partitioner": "ranks are set at launch, and sharding by the settings in parallel",
     "train.trainer_cls": "there is only one trainer",
     "train.use_hardware_rng": "random numbers are functions of the seed and the step",
     "train.summarize_config_fn": "every run stores its config",
@@ -287,7 +287,7 @@ class _Reader:
         model = dict(_DEFAULTS["T5Config"]) | self._taken("T5Config", _MODEL)
         names = self._take("T5Config", "mlp_activations", default=("relu",))
         if unknown := [name for name in names if name not in _ACTIVATIONS]:
-            raise ConfigError(f"T5Config.mlp_activations has {unknown[0]!r}\n  known are {', '.join(_ACTIVATIONS)}")
+            raise ConfigError(f"T5Config.mlp_activations has {unknown[0]!r}\n  known: {', '.join(_ACTIVATIONS)}")
         return model | {"activations": tuple(_ACTIVATIONS[name] for name in names)}
 
     def _objective(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Attention(nn.Module):
     def forward(
         self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, encoded_SD: Tensor | None = None
     ) -> Tensor:
-        """(T, D) to (T, D). `encoded_SD`: the encoder's output; None: self-attention."""
+        """Return (T, D) from (T, D). `encoded_SD`: the encoder's output; None: self-attention."""
         rate = self.dropout_rate if self.training else 0.0
         if encoded_SD is None:
             q_THC, kv = None, self.query_key_value(x_TD)
@@ -70,12 +70,12 @@ class Attention(nn.Module):
         return self.out(layout.attend(q_THC, kv, prepared, dropout_rate=rate).flatten(1))
 
     def query_key_value(self, x_TD: Tensor) -> Tensor:
-        """(T, 3, H, C)."""
+        """Return queries, keys and values, (T, 3, H, C)."""
         weight = torch.cat((self.query.weight, self.key.weight, self.value.weight))
         return F.linear(x_TD, weight).unflatten(-1, (3, *self.heads))
 
     def key_value(self, x_SD: Tensor) -> Tensor:
-        """(S, 2, H, C)."""
+        """Return keys and values, (S, 2, H, C)."""
         weight = torch.cat((self.key.weight, self.value.weight))
         return F.linear(x_SD, weight).unflatten(-1, (2, *self.heads))
 
@@ -93,7 +93,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to (T, D)."""
+        """Return (T, D) from (T, D)."""
         parts = [
             up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
             for name, up in zip(self.activations, self.up, strict=True)
@@ -125,7 +125,7 @@ class Block(nn.Module):
         cross_layout: PairLayout | None = None,
         cross_prepared: Tensor | None = None,
     ) -> Tensor:
-        """(T, D) to (T, D)."""
+        """Return (T, D) from (T, D)."""
         if self.relative_bias is not None:
             prepared = layout.prepare(self.relative_bias, activation_dtype(x_TD))
         x_TD = x_TD + self._drop(self.attention(self.attention_norm(x_TD), layout, prepared))
@@ -159,7 +159,7 @@ class Stack(nn.Module):
         encoded_SD: Tensor | None = None,
         cross_layout: PairLayout | None = None,
     ) -> Tensor:
-        """(T, D) embeddings to (T, D)."""
+        """Return (T, D) from embeddings (T, D)."""
         dtype = activation_dtype(x_TD)
         x_TD = dropout(x_TD, self.dropout_rate, is_training=self.training)
         prepared = None if self.relative_bias is None else layout.prepare(self.relative_bias, dtype)

@@ -44,7 +44,7 @@ FUNCTIONS = frozenset({"chain", *_WHOLE, *_SCALED, *_CLIPS})
 
 
 class NoCounterpart(Exception):
-    """A part of a chain that cannot be expressed; the text says which."""
+    """A part of a chain that cannot be expressed; the text names it."""
 
 
 class OptaxChain:
@@ -53,14 +53,14 @@ class OptaxChain:
         Args:
             arguments: Function from the name of a function of optax to the arguments that are set for it.
             names: The transformations, in order.
-            num_steps: Updates of the run. Our decays end with the run.
+            num_steps: Number of updates of the run. Our decays end with the run.
         """
         self._arguments, self._names, self._num_steps = arguments, list(names), num_steps
 
     def optimizer(self) -> tuple[dict[str, Any], Any]:
         """Return the settings of `optimizer` except for the learning rate, which is returned unchanged: a number, or
         a reference to a schedule. Raises NoCounterpart."""
-        # optax decays all weights, and clips nothing unless told to.
+        # By default, optax decays all weights and clips nothing.
         settings: dict[str, Any] = {"decay_mask": "all", "max_grad_norm": 0.0}
         if self._names and self._names[0] in _CLIPS:
             name = self._names.pop(0)

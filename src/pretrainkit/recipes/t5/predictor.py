@@ -34,7 +34,8 @@ from pretrainkit.rng import fold_one, stream_key, uniform
 
 Example = Mapping[str, Any]
 _SCORED_TOKENS = 2048
-"""Most target tokens of a forward pass, which holds their probabilities over the whole vocabulary in memory."""
+"""Maximum number of target tokens of a forward pass, which holds their probabilities over the whole vocabulary in
+memory."""
 
 
 class Answer(NamedTuple):
@@ -65,7 +66,7 @@ class Predictor:
             model: Plain, or under DDP. A model sharded by FSDP2 is copied whole to every rank, so that ranks may make
                 different numbers of forward passes; the copy does not get later updates.
             decoding: Decoding method. Default: greedy.
-            batch_size: Examples per forward pass.
+            batch_size: Number of examples per forward pass.
             end_id: Id of the end mark.
             is_prefix: True if all input tokens of a decoder-only model attend to each other. Default: as the model was
                 trained, by tasks or with a denoiser that makes inputs.
@@ -85,7 +86,7 @@ class Predictor:
 
     @property
     def max_length(self) -> int:
-        """Most tokens of an answer."""
+        """Maximum number of tokens of an answer."""
         return self.decoding.max_length or self.config.data.target_length
 
     def predict(self, examples: Sequence[Example]) -> list[NDArray[np.int32]]:

@@ -23,7 +23,7 @@ class Ragged:
     values: NDArray[np.int32]
     """(N,) the tokens, sequence after sequence."""
     lengths: Ints
-    """(B,) tokens of each sequence."""
+    """(B,) number of tokens of each sequence."""
 
     @cached_property
     def ends(self) -> Ints:

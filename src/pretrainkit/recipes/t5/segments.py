@@ -31,13 +31,13 @@ from pretrainkit.tokenizers.shards import TokenShards
 Ints = NDArray[np.int64]
 
 GROUP_SIZE = 128
-"""Documents that the released T5 concatenates."""
+"""Number of documents that the released T5 concatenates."""
 MAX_DOCUMENT_TOKENS = 65_536
 """The released T5 cuts a chunk of this many tokens from a longer document."""
 SHORTEST_RANDOM_LENGTH = 8
 """Length in tokens of the shortest segments of random length."""
 _BLOCK = 1 << 20
-"""Documents that are processed together."""
+"""Number of documents that are processed together."""
 _NONE = np.empty(0, np.int64)
 MIN_DOCUMENTS = 2_000_000
 """Number of documents of a corpus from which its segments are cached."""
@@ -55,7 +55,7 @@ class SegmentIndex:
     segment_ends: Ints
     """(G,) number of segments up to the end of each group."""
     lengths_G: Ints
-    """(G,) tokens of each group's segments except its last."""
+    """(G,) length in tokens of each group's segments except its last."""
     piece_ends: Ints
     """(P,) end of each piece in the stream, including its end mark."""
     piece_starts: Ints
@@ -68,11 +68,12 @@ class SegmentIndex:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all segments, including end marks."""
+        """Number of tokens of all segments, including end marks."""
         return int(self.group_ends[-1]) if len(self.group_ends) else 0
 
     def spans(self, index: Ints) -> tuple[Ints, Ints]:
-        """Return (B,) first tokens in the stream and (B,) lengths of segments by number."""
+        """Return (B,) positions of the first tokens in the stream and (B,) lengths of the segments with these
+        numbers."""
         group = np.searchsorted(self.segment_ends, index, side="right")
         before = group - 1
         first_segment = np.where(group > 0, self.segment_ends[before], 0)
@@ -82,7 +83,7 @@ class SegmentIndex:
         return starts, np.minimum(length, self.group_ends[group] - starts)
 
     def lengths(self, index: Ints) -> Ints:
-        """Return (B,) tokens of segments by number."""
+        """Return (B,) lengths in tokens of the segments with these numbers."""
         return self.spans(index)[1]
 
     def read(self, shards: TokenShards, index: Ints) -> Ragged:
@@ -144,8 +145,8 @@ def index_blocks(
     """Yield the columns of the index in the order of the documents, in blocks.
 
     Args:
-        length: Tokens of a segment, including end marks.
-        group_size: Documents of a group; with 1 no segment has tokens of two documents.
+        length: Number of tokens of a segment, including end marks.
+        group_size: Number of documents of a group; with 1, no segment has tokens of two documents.
         max_document_tokens: Longer documents contribute one chunk of this many tokens, or their shorter last chunk;
             None: documents are used whole.
         end_mark: Id that follows every document; None: no end marks.

@@ -60,7 +60,7 @@ class DenoisingSource(BatchSource):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Segments per component."""
+        """Number of segments of each component."""
         return tuple(len(component.index) for component in self.components)
 
     @cached_property
@@ -108,7 +108,8 @@ class DenoisingSource(BatchSource):
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """Return (B,) tokens of inputs and targets together; an upper bound if the number of runs is random."""
+        """Return (B,) numbers of tokens of inputs and targets together; an upper bound if the number of runs is
+        random."""
         lengths = np.empty(len(records), np.int64)
         for component, own in self._by_component(records):
             lengths[own] = component.denoiser.most_tokens(component.index.lengths(records.index[own]))

@@ -54,13 +54,13 @@ class LengthPlan:
     """Numbers of tokens that fill inputs of a given length."""
 
     num_tokens: int
-    """Tokens of a segment of text."""
+    """Number of tokens of a segment of text."""
     num_inputs: int
-    """Tokens of the inputs, with the end mark."""
+    """Number of tokens of the inputs, with the end mark."""
     num_targets: int
-    """Tokens of the targets, with the end mark."""
+    """Number of tokens of the targets, with the end mark."""
     num_spans: int
-    """Noise runs of a full segment, which is also the number of sentinels needed."""
+    """Number of noise runs of a full segment, which is also the number of sentinels needed."""
 
 
 def plan_lengths(
@@ -72,9 +72,9 @@ def plan_lengths(
 
     Args:
         noise_density: Share of the tokens that are noise, strictly between 0 and 1.
-        mean_span_length: Average tokens of a noise run, at least 1.
-        extra_inputs: Tokens that replace a noise run in the inputs.
-        extra_targets: Tokens before each noise run in the targets.
+        mean_span_length: Average number of tokens of a noise run, at least 1.
+        extra_inputs: Number of tokens that replace a noise run in the inputs.
+        extra_targets: Number of tokens before each noise run in the targets.
     """
     if not 0 < noise_density < 1 or mean_span_length < 1 or input_length < 3:
         raise ConfigError(

@@ -162,7 +162,7 @@ def bind_tasks(config: T5Run) -> T5Run:
 
 
 def warn_of_lacking(config: T5Run, split: Split) -> None:
-    """Warn of tasks without the split; only here, because data is opened many times in a run."""
+    """Warn of tasks without the split. Opening the data does not warn, because a run opens it many times."""
     data = config.data
     name, effect = (data.train_split, "left out") if split == "train" else (data.valid_split, "not evaluated")
     tasks = () if data.task is None or name is None else run_tasks(config)[0]
