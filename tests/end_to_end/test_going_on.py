@@ -124,7 +124,7 @@ def test_a_deeper_model_with_a_larger_vocabulary_starts_from_a_part(
 
 def test_settings_that_nothing_would_read_are_refused(settings: list[str], finished: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
-    assert "init.missing is read only together" in refused("train", *settings, "init.missing=random", *out)
+    assert "init.missing has an effect only together" in refused("train", *settings, "init.missing=random", *out)
     words = [*going_on(settings, finished), "num_extra_steps=1", "init.unexpected=ignore"]
     assert "continues with a complete state" in refused("train", *words, *out)
     assert "is not a valid regular expression" in refused(

@@ -73,7 +73,7 @@ _OF_RECIPES = re.compile(r"((?:BERT|CLIP|T5|4M)(?:, (?:CLIP|4M))?): ")
 
 
 def app_of(verb: str) -> typer.Typer:
-    """Return the Typer app of a verb. If its file defines none, make one of the function with the file's name."""
+    """Return the Typer app of a verb. If its file defines none, create one with the function of the same name."""
     name = "import_" if verb == "import" else verb
     members = vars(importlib.import_module(f"pretrainkit.cli.{name}"))
     app: typer.Typer = members["app"] if verb in _WITH_APPS else typer.Typer(add_completion=False)
@@ -270,7 +270,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
-        # A disk that fails is no bug of ours, whatever was read or written; any other error shows its traceback.
+        # A failing disk is not a bug of this package, so there is no traceback. Any other error shows its traceback.
         from pretrainkit.files.manifest import UNUSABLE, failed_disk
 
         if error.errno not in UNUSABLE or os.environ.get("PRETRAINKIT_DEBUG"):

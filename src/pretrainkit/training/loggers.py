@@ -104,7 +104,7 @@ class WeightsAndBiases:
     def cells(self, step: int, cells: Mapping[str, str | Picture]) -> None:
         page, image = self._wandb.Html, self._wandb.Image
         shown = {n: page(html.escape(cell)) if isinstance(cell, str) else image(cell) for n, cell in cells.items()}
-        self._run.log(shown, commit=False)  # beside the newest values: earlier steps are closed
+        self._run.log(shown, commit=False)  # at the newest step: values of earlier steps are refused
 
     def close(self) -> None:
         self._run.finish()
@@ -136,7 +136,7 @@ class MLflow:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())
-        # MLflow's names have no colon on Windows; NaN is a value there, which some stores refuse.
+        # Some of MLflow's stores refuse NaN.
         metrics = [self._entities.Metric(name, v, now, step) for name, v in values.items() if math.isfinite(v)]
         self._client.log_batch(self._id, metrics=metrics)
 

@@ -77,7 +77,8 @@ class MetricsLog:
             logger.cells(step, shown)
 
     def close(self) -> None:
-        with suppress(OSError):  # a failed write left data in the buffer, which fails again; `write` has reported it
+        # After a failed write, which `write` reported, closing fails again on the data in the buffer.
+        with suppress(OSError):
             self._file.close()
         for logger in self._loggers:
             logger.close()
@@ -90,7 +91,7 @@ def cut_after(path: Path, resume_step: int) -> None:
     kept: list[str] = []
     num_broken = 0
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    for line in lines[:-1]:  # behind the last newline is nothing, or a line that a crash has cut off
+    for line in lines[:-1]:  # after the last newline there is nothing, or a line that a crash cut off
         try:
             is_kept = json.loads(line)["step"] <= resume_step
         except (ValueError, KeyError, TypeError):

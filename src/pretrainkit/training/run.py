@@ -218,7 +218,7 @@ class RunConfig(Config):
 
     @property
     def total_steps(self) -> int:
-        """Value of num_steps, which must be set: it is after the config was bound to its data."""
+        """Value of num_steps. Raises ValueError if it is null, as it may be until the data is opened."""
         if self.num_steps is None:
             raise ValueError("num_steps is not known before the data is opened")
         return self.num_steps
@@ -290,7 +290,7 @@ class RunConfig(Config):
 
     def _batch_problems(self, world_size: int) -> Iterator[str]:
         batch, micro = self.data.batch_size, self.data.microbatch_size
-        if getattr(self.data, "microbatch_tokens", None) is not None:  # of some recipes
+        if getattr(self.data, "microbatch_tokens", None) is not None:  # only some recipes have it
             if micro is not None:
                 yield (
                     "data.microbatch_size and data.microbatch_tokens both define the size of a microbatch\n"
@@ -319,7 +319,7 @@ class RunConfig(Config):
         init, default = self.init, InitConfig()
         if self.init_from is None and init != default:
             name = next(name for name in InitConfig.model_fields if getattr(init, name) != getattr(default, name))
-            yield f"init.{name} is read only together with init_from\n  leave it out, or set init_from=RUN"
+            yield f"init.{name} has an effect only together with init_from\n  leave it out, or set init_from=RUN"
         if init.restore == "all" and init != InitConfig(restore="all", step=init.step, data=init.data):
             yield (
                 "init.restore=all continues with a complete state, so names and shapes cannot differ\n"

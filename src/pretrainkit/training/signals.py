@@ -18,7 +18,7 @@ _ECHO_SECONDS = 0.5
 _ASK_SECONDS = 2.0
 """Ranks ask each other for signals about this often. Schedulers kill a process 30 s after SIGTERM."""
 _MOST_STEPS = 10
-"""Maximum number of steps between two such questions."""
+"""Maximum number of steps from one such request to the next."""
 
 
 class StopSignal:
@@ -40,7 +40,7 @@ class StopSignal:
         self._previous: dict[signal.Signals, Any] = {}
         self._interrupted_at: float | None = None
         self._num_steps = 1
-        """Number of steps between two questions, the same on all ranks."""
+        """Number of steps after which ranks ask each other again, the same on all ranks."""
         self._steps_left = 1
         self._asked_at = time.monotonic()
 
@@ -59,8 +59,7 @@ class StopSignal:
 
         `largest` is `World.max`. It costs nothing with one process. With several it is one small message over the CPU,
         which waits for the slowest rank. Without `each_step` (for GPUs, whose host runs ahead), ranks ask each other
-        only every ten steps, or every two seconds if that is sooner, as measured by the slowest rank since the previous
-        question.
+        only every ten steps, or every two seconds if that is sooner, by the clock of the slowest rank.
         """
         self._steps_left -= 1
         if self._steps_left and not each_step:

@@ -160,7 +160,7 @@ class Trainer:
         if the disk is full.
         """
         config = self.config
-        was_over = self.is_over  # stopped between its last checkpoint and its last evaluation
+        was_over = self.is_over  # the run stopped between its last checkpoint and its last evaluation
         last = self._resume_logs(was_over)
         is_new = self.step == config.first_step
         self._event("started" if is_new else "resumed", f"at step {self.step} of {config.total_steps}")
@@ -189,7 +189,7 @@ class Trainer:
                         break
             done = [] if was_over else self._due
             remaining = [evaluation for evaluation in self.evaluations if evaluation not in done]
-            if self.best is not None and remaining:  # it decides what the last save deletes
+            if self.best is not None and remaining:  # the best value decides what the last save deletes
                 last |= self._evaluate(remaining)
                 remaining = []
             if self._saved_step != self.step:

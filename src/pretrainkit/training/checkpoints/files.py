@@ -207,7 +207,7 @@ def lock(folder: Path) -> IO[str] | None:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.1)  # maybe `is_locked` of another process looked at it just now
+            time.sleep(0.1)  # `is_locked` in another process may hold the lock for a moment
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # Windows
         file.close()
