@@ -191,7 +191,8 @@ def test_a_folder_is_compared_without_runs_that_have_not_logged_a_step(runs):
             (folder / f"failed{number}" / name).write_text("recipe: bert\n" if name == "config.yaml" else "")
     answer = pretrainkit("report", folder)
     left_out = f"{folder / 'failed0'}, {folder / 'failed1'}"
-    assert answer == (0, f"{folder / 'comparison.html'}\n", f"note: no step logged yet, left out: {left_out}\n")
+    note = f"note: left out, because no step is logged yet: {left_out}\n"
+    assert answer == (0, f"{folder / 'comparison.html'}\n", note)
     assert Page((folder / "comparison.html").read_text()).text.count("2 runs compared") >= 1
     assert "is not a run folder" in refused("report", runs[0], folder / "failed0")
 

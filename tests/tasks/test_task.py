@@ -123,7 +123,7 @@ def test_regrouping_steps_make_other_examples_by_index():
     bound = task(preprocessors=steps).bind("train")
     assert len(bound) == 3
     assert ByteVocabulary().decode(bound.example(1)["inputs"]) == "train 2train 3"
-    with pytest.raises(ConfigError, match="'noisy' is before 'Pairs'"):
+    with pytest.raises(ConfigError, match="'Pairs' cannot follow the random step 'noisy'"):
         task(preprocessors=(*steps[:3], noisy, Pairs())).bind("train")
 
 

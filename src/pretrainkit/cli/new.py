@@ -21,7 +21,7 @@ def new(
     data: Annotated[list[Path], Argument(metavar="DATA...", help="Files and folders of raw data.")],
     *,
     out: Annotated[Path, Option(metavar="PROJECT", help="Folder of the project.")],
-    hours: Annotated[float | None, Option(help="Time for training on this machine.", show_default="0.5")] = None,
+    hours: Annotated[float | None, Option(help="Hours to train on this machine.", show_default="0.5")] = None,
     go: Annotated[bool, Option("--go", help="Also run the project, to the report.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the proposal as JSON.")] = False,
 ) -> None:

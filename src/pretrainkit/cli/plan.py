@@ -194,7 +194,7 @@ def _lines(plan: "Plan") -> list[str]:
         return lines
     steps += f" of {duration(plan.step_seconds)} at an MFU of {plan.mfu:.0%}"
     if plan.seconds is None:
-        lines.append(f"{steps}; for the hours, give data.train or num_steps")
+        lines.append(f"{steps}; to estimate the time, give data.train or num_steps")
     else:
         cost = "" if plan.cost is None else f", {plan.cost:,.2f} at that price"
         lines.append(f"{steps}: {_long(plan.seconds)}{cost}")

@@ -92,7 +92,7 @@ def _run_folders(folders: list[Path], *, notes: bool = True) -> list[Path]:
     if not empty or len(empty) == len(runs):
         return runs
     if notes:
-        print(f"note: no step logged yet, left out: {', '.join(map(str, empty))}", file=sys.stderr)
+        print(f"note: left out, because no step is logged yet: {', '.join(map(str, empty))}", file=sys.stderr)
     return [run for run in runs if run not in empty]
 
 

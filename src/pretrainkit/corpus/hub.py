@@ -95,7 +95,7 @@ def fetched(
         return
     commit = _commit_begun(request, out) or _commit(request)
     num_files = _check(request, commit)
-    # Changes when a file of a local data set changes.
+    # The stamp changes when a file of a local data set changes.
     stamp = fingerprint(_local_files(Path(request.name))) if commit is None else None
     plan = {"request": request.as_dict(), "commit": commit, "stamp": stamp}
     with work_folder(out / FETCHED, plan, out) as work:
@@ -299,7 +299,7 @@ def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]
         yield
     except PretrainKitError:
         raise
-    except Exception as error:  # connections, hub, Arrow and decoders each raise other types
+    except Exception as error:  # connections, hub, Arrow and decoders each have their own types
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         if "BuilderConfig" in reason and "not found" in reason:
             problem, advice = "has no such configuration", "name one of them with --config"

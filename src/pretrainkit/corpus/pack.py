@@ -91,7 +91,7 @@ def unpack(archive: str | Path, out: str | Path) -> dict[str, Any]:
                 file = tar.extractfile(member)
                 assert file is not None
                 _write(archive, file, _place(archive, out, member.name), entry)
-    except (tarfile.TarError, EOFError, OSError, ValueError, MemoryError) as error:  # sizes and names in headers
+    except (tarfile.TarError, EOFError, OSError, ValueError, MemoryError) as error:  # also of headers
         raise DataError(f"{archive} cannot be read: {error or 'damaged'}\n  download or copy it again") from error
     if remaining:
         raise _refused(archive, f"{len(remaining)} files are missing, such as {min(remaining)}")

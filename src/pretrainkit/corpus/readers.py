@@ -277,7 +277,7 @@ def _columns(
         columns = [text_key, *(["meta"] if "meta" in names else [])]
         row = 0
         for batch in batches(columns):
-            for name in columns:  # values at wrong places would end the process
+            for name in columns:  # invalid offsets of values would crash the process
                 _as_bytes(batch[name]).validate(full=True)
             metas = batch["meta"].to_pylist() if "meta" in columns else None
             for index, scalar in enumerate(batch[text_key]):

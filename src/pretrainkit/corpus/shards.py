@@ -157,8 +157,8 @@ def _sufficient_share(results: Sequence[dict[str, Any]], settings: BuildSettings
 
 
 def share_above(lowest: float) -> float:
-    """Return a share with few digits that is above `lowest`, the lowest hash of a text as a share. Return 0 if no share
-    below 1 is."""
+    """Return a share with few digits that is above `lowest`, the lowest hash of a text as a share. Return 0 if that
+    share would not be below 1."""
     # The next multiple of 0.0001 above `lowest`.
     share = math.floor(10_000 * lowest + 1) / 10_000
     return share if share < 1 else 0.0
@@ -186,7 +186,7 @@ def _finished(
             )
         manifests = {split: verify(folder) for split, folder in folders.items()}
         num_shards = sum(len(manifest["shards"]) for manifest in manifests.values())
-        progress.note(f"{out} is already complete: {num_shards} shards were kept, their checksums are right")
+        progress.note(f"{out} is already complete: {num_shards} shards with the right checksums were kept")
         shutil.rmtree(out / ".work", ignore_errors=True)
         return manifests
     if not (out / ".work").exists():
@@ -373,7 +373,7 @@ def _gather(
     tasks = plan_gather(results, work, out, settings, resources.memory_bytes, work / "cuts")
     entries = runner.finish(
         *(gather_shard, tasks, resources, work, "writing", "shard"),
-        about_kept="shards were already written, their checksums are right",
+        about_kept="shards were already written, with the right checksums",
         kept=kept_entry,
     )
     by_split: dict[str, list[dict[str, Any]]] = {split: [] for split in settings.splits}

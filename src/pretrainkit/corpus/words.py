@@ -181,7 +181,7 @@ def count_words(
     with explained_write_errors(out):
         if out.exists():
             manifest = _existing(out, input_key, progress)
-            # Left by a command that was killed while it removed it.
+            # A command that was killed at its end may have left its work folder.
             shutil.rmtree(_work_of(out), ignore_errors=True)
             return manifest
     counting = {name: value for name, value in settings.items() if name != "order"}
@@ -284,5 +284,5 @@ def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:
             f"{out} already exists and was made from other input or with other settings\n"
             "  name another --out, or remove that file"
         )
-    progress.note(f"{out} is already complete, its checksum is right")
+    progress.note(f"{out} is already complete, with the right checksum")
     return verify(out)

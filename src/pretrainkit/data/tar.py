@@ -359,7 +359,7 @@ def _read(place: Path, stamp: bytes) -> pa.Table | None:
     """Return the stored table, or None if it is missing, damaged or out of date."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
-        table.validate(full=True)  # values at wrong places would end the process
+        table.validate(full=True)  # invalid offsets of values would crash the process
     except (OSError, pa.ArrowException, ValueError, MemoryError):
         return None
     return table if (table.schema.metadata or {}).get(_STAMP) == stamp else None

@@ -1,4 +1,4 @@
-"""Attention within rows of equal length: the patches of images, or captions with padding behind them.
+"""Attention within rows of equal length: the patches of images, or captions followed by padding.
 
 Dimensions: T tokens of the stream, B rows, S slots of a row, H heads, K width of one head.
 """

@@ -90,7 +90,7 @@ def cache_task(
     fingerprints = {split: task.fingerprint(split) for split in chosen}
     if _is_cached(folder, fingerprints, task.name, overwrite):
         progress.note(f"{folder}: exists already")
-        shutil.rmtree(folder / _WORK, ignore_errors=True)  # left by a command that was killed while it removed it
+        shutil.rmtree(folder / _WORK, ignore_errors=True)  # a killed command may have left it
         return folder
     counts = {split: task.source.num_examples(split) for split in chosen}
     plan = {"fingerprints": fingerprints, "num_shards": num_shards}

@@ -3,7 +3,7 @@
 Every folder may also contain these files, with the columns of the hub's data set: `SPLIT.jsonl` (`.gz`, `.zst`),
 `SPLIT.parquet`, `SPLIT.tsv` with a header, `SPLIT-*` with the same endings, and a `save_to_disk` folder of `datasets`.
 
-At the end the data sets of GLUE: Wang et al. 2018, https://arxiv.org/abs/1804.07461.
+`glue_data` has the data sets of GLUE: Wang et al. 2018, https://arxiv.org/abs/1804.07461.
 """
 
 import re
@@ -67,7 +67,7 @@ class NamedData(OpenSource):
         Args:
             name: `benchmark/set`, or `benchmark` if it is a single set.
             splits: The set's splits.
-            folders: Possible names of the set's folder within the benchmark's; none: the benchmark's folder itself.
+            folders: Possible names of the set's folder within the benchmark's; empty: the benchmark's folder itself.
             layout: Files by split; the first existing ones are used, then those at the top of the file.
             hub: Data set of the hub, without a folder; None: a folder is required.
         """

@@ -127,7 +127,7 @@ def truncate_inputs_left(*keys: str) -> TruncateLeft:
 
 
 def keep_if(condition: Callable[[Mapping[str, Any]], bool]) -> Filter:
-    """Keep the examples for which `condition` is true. Only before the cache marker."""
+    """Keep the examples for which `condition` is true. This step must be before the cache marker."""
     return Filter(condition)
 
 

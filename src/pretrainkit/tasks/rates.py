@@ -130,7 +130,7 @@ def unimax(amounts: Sequence[float], budget: float, max_epochs: float) -> list[f
     shares = [0.0] * len(amounts)
     order = sorted(range(len(amounts)), key=lambda index: amounts[index])
     remainder = budget
-    # From the smallest: the remainder is divided equally among the larger ones, and the capped ones come first.
+    # Start with the smallest amount: what it leaves of its equal share is divided among the larger ones.
     for rank, index in enumerate(order):
         shares[index] = min(remainder / (len(order) - rank), amounts[index] * max_epochs)
         remainder -= shares[index]

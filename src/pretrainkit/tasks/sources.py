@@ -66,7 +66,7 @@ class TaskSource(ABC):
 
 
 class _Lazy(PickledUnloaded, TaskSource):
-    """A source that opens its data at their first use."""
+    """A source that opens its data when it is first used."""
 
     @cached_property
     def _opened(self) -> dict[tuple[Any, ...], Any]:
@@ -190,7 +190,7 @@ class FilesInMemory(FileSource):
             if index < len(rows):
                 return dict(rows[index])
             index -= len(rows)
-        raise IndexError(f"example {index} behind the last one")
+        raise IndexError(f"example {index} is after the last one")
 
     def fingerprint(self, split: str) -> str:
         digests = [file_sha256(source.address) for source in self._sources(split)]

@@ -40,14 +40,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Filter:
-    """Step that keeps the examples for which `keep` is true. Only before the cache marker."""
+    """Step that keeps the examples for which `keep` is true. It must be before the cache marker."""
 
     keep: Callable[..., bool]
 
 
 @dataclass(frozen=True)
 class FlatMap:
-    """Step that makes any number of examples from one. Only before the cache marker."""
+    """Step that makes any number of examples from one. It must be before the cache marker."""
 
     function: Callable[..., Iterable[Mapping[str, Any]]]
 
@@ -62,8 +62,8 @@ class CacheMarker:
 
 
 class Regroup(ABC):
-    """Step that makes new examples from all examples, such as segments of concatenated documents. Only after the cache
-    marker, without random steps between the marker and this step."""
+    """Step that makes new examples from all examples, such as segments of concatenated documents. It must be after the
+    cache marker, without random steps between the marker and this step."""
 
     @abstractmethod
     def regroup(
@@ -293,7 +293,9 @@ class BoundTask(Examples):
                 before = self._steps(steps[first:number], num_steps_before + first, seed)
                 random = [name_of(earlier) for earlier in before.steps if "rng" in requested_arguments(earlier)]
                 if random:
-                    raise ConfigError(f"task {self.name!r}: its random step {random[0]!r} is before {name_of(step)!r}")
+                    raise ConfigError(
+                        f"task {self.name!r}: its step {name_of(step)!r} cannot follow the random step {random[0]!r}"
+                    )
                 view = StepsOver(base, before) if before.steps else base
                 base = step.regroup(view, lengths=self.lengths, features=self.features)
                 first = number + 1
@@ -339,7 +341,7 @@ class BoundTask(Examples):
 def split_steps(task_name: str, steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...], CacheMarker | None]:
     """Return (steps before the cache marker, steps after it, the marker).
 
-    Without a marker, the steps up to the last one that filters or multiplies are before. Raises ConfigError with all
+    Without a marker, the steps up to the last one that filters or multiplies come first. Raises ConfigError with all
     conflicts between steps.
     """
     problems = []
@@ -353,7 +355,7 @@ def split_steps(task_name: str, steps: Sequence[Step]) -> tuple[tuple[Step, ...]
         if "lengths" in requested_arguments(step):
             problems.append(
                 f"task {task_name!r}: its step {name_of(step)!r} depends on lengths, so it must be after the cache "
-                "marker and after steps that filter or multiply; move it back"
+                "marker and after steps that filter or multiply; move it there"
             )
         if isinstance(step, Regroup):
             problems.append(f"task {task_name!r}: {name_of(step)!r} must be after the cache marker")

@@ -1,4 +1,4 @@
-"""Open parts of tasks, which the run supplies: a vocabulary, folders of data, steps.
+"""The open parts of tasks, which the run supplies: a vocabulary, folders of data, steps.
 
 A task for general use cannot contain the tokenizer of a run or the folders of a machine. It has a `RunVocabulary`, an
 `OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` returns the same task with these parts filled

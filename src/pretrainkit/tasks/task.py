@@ -103,7 +103,7 @@ class Task:
         return dataclasses.replace(self, **changes)
 
     def supplied(self, supply: Supply) -> "Task":
-        """Return the task with open parts filled in, itself without open parts; see `supply.py`.
+        """Return the task with its open parts filled in, or the task itself if it has none; see `supply.py`.
 
         Raises ConfigError if an open part is not supplied; DataError if its data is not in the supplied folder."""
         has_open_vocabulary = any(isinstance(feature.vocabulary, RunVocabulary) for feature in self.features.values())

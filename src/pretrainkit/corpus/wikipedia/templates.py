@@ -1,6 +1,6 @@
 """Expansion of frequent templates without their definitions; all others expand to "".
 
-The definitions in a dump change with it, but the meaning of these templates does not. Nothing here depends on the
+The definitions differ from dump to dump, but the meaning of these templates does not. Nothing here depends on the
 clock: `{{CURRENTYEAR}}` and ages expand to "".
 """
 

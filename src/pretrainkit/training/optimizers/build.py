@@ -132,7 +132,7 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """Return the factor of the learning rate of each parameter, by its name in `model.named_parameters()`.
 
     The last of n blocks has the factor `decay`, the first one `decay` ** n. Parameters before the blocks have
-    `decay` ** (n + 1). Parameters behind the blocks and single numbers have 1. Blocks whose names have the same first
+    `decay` ** (n + 1). Parameters after the blocks and single numbers have 1. Blocks whose names have the same first
     part belong to the same encoder; each encoder is counted separately. Source, including the powers: Bao et al. 2021
     (BEiT), https://arxiv.org/abs/2106.08254.
     """
@@ -157,8 +157,8 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
             depth = 0
         else:
             blocks = encoders.get(first)
-            is_behind = bool(passed) if blocks is None else first in passed
-            depth = 0 if is_behind else 1 + (longest if blocks is None else len(blocks))
+            is_after = bool(passed) if blocks is None else first in passed
+            depth = 0 if is_after else 1 + (longest if blocks is None else len(blocks))
         scales[name] = decay**depth
     return scales
 
