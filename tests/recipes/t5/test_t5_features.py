@@ -99,7 +99,7 @@ def test_ids_0_survive_inside_and_are_refused_where_they_would_be_padding():
 
 
 def test_what_does_not_fit_a_row_is_refused_with_its_size():
-    with pytest.raises(DataError, match="example 1 has 5 inputs, more than the 4 slots"):
+    with pytest.raises(DataError, match="the inputs of example 1 have 5 tokens, more than the 4 slots"):
         encoder_decoder(INPUTS, TARGETS, 4, 4)
     with pytest.raises(DataError, match="need 2 rows"):
         encoder_decoder(INPUTS, TARGETS, 8, 4, packer=best_fit_rows(1))

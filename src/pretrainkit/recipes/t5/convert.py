@@ -75,7 +75,8 @@ _DEFAULTS: dict[str, float] = {"relative_attention_num_buckets": 32, "relative_a
 _DEFAULTS |= {"dropout_rate": 0.1, "layer_norm_epsilon": 1e-6}
 _MT5_VOCAB_SIZE = 250_112
 _LENGTHS = ((17, 9), (150, 40), (1, 1))
-"""(input, target) tokens of examples for the comparison of logits: near and far positions, and a minimal example."""
+"""Numbers of input and target tokens of the examples for the comparison of logits: near and far positions, and a
+minimal example."""
 
 
 def huggingface_names(config: T5ModelConfig) -> dict[str, str]:

@@ -126,7 +126,7 @@ def _of_tasks(source: TaskBatches) -> dict[str, Any]:
     return {
         "vocabulary": vocabulary.describe(),
         "sentinels": len(vocabulary.sentinel_ids),
-        "lengths": f"{data.input_length} inputs, {data.target_length} targets",
+        "lengths": f"inputs of {data.input_length} tokens, targets of {data.target_length}",
         "caches": f"{sum(task.is_cached for task in source.tasks)} of {len(source.tasks)} tasks",
     }
 

@@ -280,7 +280,8 @@ class Denoiser:
             )
 
     def examples(self, text: Ragged, keys: Keys) -> tuple[Ragged | None, Ragged]:
-        """Return inputs and targets, (B,) sequences each or (2 B,) with `pairs`, cut to their rows and ended.
+        """Return inputs and targets, (B,) sequences each or (2 B,) with `pairs`, cut to the lengths of their rows and
+        with end marks.
 
         Segments have at most `segment_length` tokens, and a key for each."""
         config = self.config

@@ -90,7 +90,7 @@ def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packe
     if (inputs.lengths != targets.lengths).any():
         row = int(np.flatnonzero(inputs.lengths != targets.lengths)[0])
         raise DataError(
-            f"example {row} has {inputs.lengths[row]} inputs and {targets.lengths[row]} targets, but an encoder "
+            f"example {row} has {inputs.lengths[row]} input tokens and {targets.lengths[row]} target tokens, but an encoder "
             "predicts one token per input token\n  hide tokens by sentinel_per_token, or train an encoder-decoder"
         )
     rows = _Rows({"inputs": inputs}, {"inputs": length}, packer)
@@ -338,6 +338,6 @@ def _check(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> None:
     for name, sizes in lengths.items():
         if len(sizes) and int(sizes.max()) > widths[name]:
             raise DataError(
-                f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots of a "
-                "row\n  shorten examples before they are converted, or use longer rows"
+                f"the {name} of example {int(sizes.argmax())} have {int(sizes.max())} tokens, more than the "
+                f"{widths[name]} slots of a row\n  shorten examples before they are converted, or use longer rows"
             )

@@ -217,7 +217,7 @@ def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
 
 
 def _lengths(batch: HostBatch, side: str) -> NDArray[np.float64]:
-    """Return (rows, examples of a row): real tokens of each example; 0 if a row has fewer examples."""
+    """Return (rows, examples of a row): the number of real tokens of each example; 0 if a row has fewer examples."""
     if f"{side}_segment_ids" in batch:
         segments = np.asarray(batch[f"{side}_segment_ids"])
         # Both sides have the same number of columns, so that an example has the same column on both.

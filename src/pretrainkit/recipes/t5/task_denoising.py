@@ -1,8 +1,8 @@
 """Objectives on unlabelled text as steps of tasks: documents' tokens to segments, and segments to inputs and targets.
 
 It does for the documents of a task what `segments.py` and `denoising.py` do for token shards. At the cache marker
-documents are `targets` without EOS. The token shards are those of the task's cache, or are created in a temporary
-folder.
+documents are `targets` without an end mark. The token shards are those of the task's cache, or are created in a
+temporary folder.
 """
 
 import logging
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
-    """Return the steps after the cache marker that make inputs and targets of documents, including EOS.
+    """Return the steps after the cache marker that make inputs and targets from documents, with end marks.
 
     Raises ConfigError if the objective has several denoisers."""
     if len(config.all) > 1:
