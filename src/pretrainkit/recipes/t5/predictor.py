@@ -222,7 +222,7 @@ class Predictor:
             layout = best_pairs(self.model.embedding.weight, self.model.config.head_size, has_dropout=True)
             inputs, targets = read_batch(batch, self.model.config.kind, layout=layout)
             nll_K = self.model(inputs, targets.token_K).loss.nll_K
-        # In the order of the rows; a layout with padding has slots without a prediction.
+        # Predictions are in the order of the rows. A layout with padding also has slots without a prediction.
         flat = -nll_K[targets.weight_K > 0].float().cpu().numpy()
         ends = np.cumsum([len(example["targets"]) for example in examples])
         return np.split(flat, ends[:-1])

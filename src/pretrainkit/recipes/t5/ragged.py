@@ -54,7 +54,7 @@ class Ragged:
         """Return each sequence with the token `eos` after it."""
         values = np.full(len(self.values) + len(self), eos, np.int32)
         is_own = np.ones(len(values), np.bool_)
-        # Each end moves back by the number of end marks before it.
+        # The end mark of a sequence is moved by the number of end marks before it.
         is_own[self.ends + np.arange(len(self))] = False
         values[is_own] = self.values
         return Ragged(values, self.lengths + 1)
