@@ -54,7 +54,7 @@ class ImportedTextClassifier:
     reads: Literal["examples", "words", "spans", "trees"] = "examples"
     """Input of the head, as in `TextClassifier`."""
     length: int | None = None
-    """Tokens per example in training; None if unknown."""
+    """Number of tokens per example in training; None if unknown."""
 
 
 class ConvertsClassifiers(Capability[Run]):

@@ -11,7 +11,8 @@ from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.workers.processes import Progress
 
 MOST_PASSES = 40
-"""Passes over the training data after which more of the same data hardly help. Source: Muennighoff et al. 2023,
+"""Number of passes over the training data after which more of the same data hardly help. Source: Muennighoff et al.
+2023,
 https://arxiv.org/abs/2305.16264, figure 3."""
 
 

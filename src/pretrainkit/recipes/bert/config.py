@@ -26,8 +26,8 @@ class EncoderConfig(Config):
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"initializer_range", "hidden_dropout", "attention_dropout"})
 
     vocab_size: PositiveInt | None = None
-    """Rows of the embedding table; null: the number of pieces of the data's tokenizer. A fixed number must be at least
-    that (a multiple of 64 or 128 is faster on GPUs)."""
+    """Number of rows of the embedding table; null: the number of pieces of the data's tokenizer. A fixed number must be
+    at least that (a multiple of 64 or 128 is faster on GPUs)."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_layers: PositiveInt
@@ -53,9 +53,9 @@ class BertModelConfig(EncoderConfig):
     attention_dropout: DropoutRate = 0.1
     """Dropout rate of the attention probabilities."""
     max_positions: PositiveInt = 512
-    """Rows of the position table. No example can have more tokens."""
+    """Number of rows of the position table. No example can have more tokens."""
     type_vocab_size: PositiveInt = 2
-    """Rows of the segment table."""
+    """Number of rows of the segment table."""
     layer_norm_epsilon: PositiveFloat = 1e-12
     """Number that layer norms add to the variance."""
 
@@ -75,7 +75,8 @@ class ModernModelConfig(EncoderConfig):
     attention_dropout: DropoutRate = 0.0
     """Dropout rate of the attention probabilities and of the output of attention layers."""
     max_positions: PositiveInt = 8192
-    """Longest example that the model should read. Rotary positions have no table, so a large value costs nothing."""
+    """Length in tokens of the longest example that the model should read. Rotary positions have no table, so a large
+    value costs nothing."""
     layer_norm_epsilon: PositiveFloat = 1e-5
     """Number that layer norms add to the variance."""
     global_every: PositiveInt = 3

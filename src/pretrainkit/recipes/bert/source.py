@@ -281,7 +281,7 @@ def _check_tokenizers(shards: Sequence[TokenShards]) -> None:
 
 
 _USUAL_VOCABULARY = 32_128
-"""Assumed rows of the embedding table if there is no tokenizer."""
+"""Assumed number of rows of the embedding table if there is no tokenizer."""
 
 
 def without_data(config: BertRun) -> tuple[BertRun, str]:

@@ -34,11 +34,11 @@ class FourMModelConfig(Config):
     hidden_size: Annotated[int, Field(gt=0, multiple_of=4)]
     """Width of encoder and decoder."""
     num_encoder_layers: PositiveInt
-    """Blocks of the encoder."""
+    """Number of blocks of the encoder."""
     num_decoder_layers: PositiveInt
-    """Blocks of the decoder."""
+    """Number of blocks of the decoder."""
     num_heads: PositiveInt
-    """Attention heads; must divide hidden_size."""
+    """Number of attention heads; must divide hidden_size."""
     intermediate_size: PositiveInt
     """Width of the feed-forward layers; with `gated`, the width of each of their two halves."""
     activation: Literal["gelu", "swish"] = "swish"
@@ -112,9 +112,9 @@ class MaskingConfig(Config):
     """Division of the tokens of a sample into inputs of the encoder and targets of the decoder."""
 
     num_input_tokens: PositiveInt = 128
-    """Slots of an encoder row; an example has at most this many input tokens."""
+    """Number of slots of an encoder row: the maximum number of input tokens of an example."""
     num_target_tokens: PositiveInt = 128
-    """Slots of a decoder row; an example has at most this many target tokens."""
+    """Number of slots of a decoder row: the maximum number of target tokens of an example."""
     min_input_tokens: PositiveInt | None = None
     """Draw the input budget of an example uniformly from this value to num_input_tokens; null: always
     num_input_tokens."""
@@ -206,8 +206,8 @@ class LengthConfig(Config):
     num_tokens: PositiveInt | None = None
     """Length of the run, rounded up to whole steps; null: use num_steps."""
     num_epoch_examples: PositiveInt | None = None
-    """Examples of an epoch. If set, num_tokens is rounded up to whole epochs and each epoch down to whole steps, as in
-    the original. null: round to steps only."""
+    """Number of examples of an epoch. If set, num_tokens is rounded up to whole epochs and each epoch down to whole
+    steps, as in the original. null: round to steps only."""
     num_warmup_tokens: PositiveInt | None = None
     """Length of the warm-up, rounded up to whole steps. The last of these steps has the peak learning rate, as in the
     original. null: use schedule.num_warmup_steps."""
@@ -245,12 +245,12 @@ class FourMRun(RunConfig):
 
     @property
     def example_tokens(self) -> int:
-        """Slots of an example, filled or empty."""
+        """Number of slots of an example, filled or empty."""
         return self.masking.num_input_tokens + self.masking.num_target_tokens
 
     @property
     def step_tokens(self) -> int:
-        """Slots of a step, filled or empty."""
+        """Number of slots of a step, filled or empty."""
         return self.example_tokens * self.data.batch_size
 
     def in_steps(self) -> Self:

@@ -41,7 +41,7 @@ _PLACE = np.uint64((1 << 14) - 1)
 """Low bits of a random number, which the index of a patch replaces (`modality.py` has the limit)."""
 
 _GRID = 4096
-"""Points of the integral in `probability_of_largest`."""
+"""Number of points at which `probability_of_largest` evaluates its integral."""
 _SMALLEST_LOG = 1e-300
 _LARGEST_SHARE = 1 - 2**-24
 """The largest float32 below 1. The Dirichlet of torch, which 4M uses, never returns more. So rounding down always

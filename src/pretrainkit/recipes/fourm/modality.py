@@ -24,7 +24,7 @@ from pretrainkit.tasks.user_modules import user_object
 Kind = Literal["pixels", "image", "sequence", "vectors"]
 
 MAX_POSITIONS = 512
-"""Rows of the position table of sequences and vectors."""
+"""Number of rows of the position table of sequences and vectors."""
 _MAX_PLACES = 1 << 14
 """Limit of the tokens of one modality (exclusive): an index of a token must fit into the low bits of a random
 number."""
@@ -52,11 +52,11 @@ class Modality(Config):
     """Size of the vocabulary; image and sequence only. For sequences, a run replaces it by the size of its
     tokenizer."""
     image_size: PositiveInt | None = None
-    """Pixels of each side of the image; pixels and image only."""
+    """Height and width of the image, in pixels; pixels and image only."""
     patch_size: PositiveInt | None = None
-    """Pixels of each side of a patch, which is one token; pixels and image only."""
+    """Height and width of a patch, in pixels; each patch is one token; pixels and image only."""
     num_channels: PositiveInt | None = None
-    """Channels of the image; pixels only."""
+    """Number of channels of the image; pixels only."""
     has_learned_positions: bool = False
     """Use learned position embeddings instead of fixed sines and cosines; image only."""
     length: PositiveInt | None = None

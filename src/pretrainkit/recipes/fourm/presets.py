@@ -22,7 +22,7 @@ from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGro
 from pretrainkit.training.run import CheckpointConfig, LogConfig, ParallelConfig
 
 _EPOCH = 10_000_000
-"""Examples between two evaluations in the original."""
+"""Number of examples between two evaluations in the original."""
 _EVERYTHING_BUT_NORMS_DECAYS = (ParameterGroup(pattern="mask_token", weight_decay=0.05),)
 
 
@@ -75,8 +75,8 @@ def tiny() -> FourMRun:
 def _published(
     size: Literal["base", "large", "xlarge"], kind: Literal["7", "21"], batch_size: int, **more: object
 ) -> FourMRun:
-    """Return a config of 500 G tokens, as in the released configs. The learning rate is scaled with the batch size; its
-    base value is for 256 examples."""
+    """Return a config that trains on 500 G tokens, as the released configs do. The learning rate is scaled with the
+    batch size; its base value is for 256 examples."""
     rate = 2e-5 if size == "xlarge" else 1e-4
     modalities = MOD7 if kind == "7" else MOD21
     budget = 128 if kind == "7" else 256

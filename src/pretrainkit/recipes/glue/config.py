@@ -81,7 +81,7 @@ class GlueDataConfig(DataConfig):
     """Texts with labels: a task of GLUE, or files of your own in `train` and `valid` (.jsonl, .tsv, .parquet)."""
 
     batch_size: PositiveInt = 32
-    """Examples of one step over all ranks and microbatches."""
+    """Number of examples of one step over all ranks and microbatches."""
     task: str | None = None
     """A task of GLUE: cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; null: train on the files of data.train."""
     task_folders: TaskFolders = Field(default_factory=dict)

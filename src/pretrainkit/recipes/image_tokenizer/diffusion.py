@@ -39,7 +39,7 @@ _TIME, _NOISE, _DROPPED, _NUM_HIDDEN, _HIDDEN, _FIRST = range(21, 27)
 """Names of the random streams that are derived from an image's key."""
 _QUANTILE = 0.995
 UVIT_GRID = 32
-"""Rows and columns of the position table, which is interpolated to the grid of the input."""
+"""Number of rows and of columns of the position table, which is interpolated to the grid of the input."""
 
 
 def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ class Domain(Config):
     negates their first component. mask: 0 and 1. depth: one standardized channel. classes: numbers, which are embedded.
     features: maps of another model's features, or one vector, in .npy files (C, H, W) or (C,)."""
     num_channels: PositiveInt
-    """Channels of the encoder's input. For classes: width of their embedding."""
+    """Number of channels of the encoder's input. For classes: width of their embedding."""
     num_classes: PositiveInt | None = None
     """For classes only: number of classes, including "no class". "No class" is 255 in files and 0 in the model; class n
     of a file is n + 1 in the model."""
@@ -112,9 +112,9 @@ class ViTCoderConfig(Config):
     hidden_size: Annotated[int, Field(gt=0, multiple_of=4)]
     """Width of the transformer."""
     num_layers: PositiveInt
-    """Blocks of the transformer."""
+    """Number of blocks of the transformer."""
     num_heads: PositiveInt
-    """Attention heads; must divide hidden_size."""
+    """Number of attention heads; must divide hidden_size."""
     has_last_mlp: bool = True
     """Add a feed-forward layer with tanh, computed in float32, after the last block."""
     num_output_convolutions: NonNegativeInt = 0
@@ -130,9 +130,9 @@ class ConvCoderConfig(Config):
     width: Annotated[int, Field(gt=0, multiple_of=8)]
     """Channels at full resolution."""
     multipliers: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-    """Channels at each level, as multiples of width. There are log2(patch_size) + 1 levels."""
+    """Numbers of channels at each level, as multiples of width. There are log2(patch_size) + 1 levels."""
     num_blocks: PositiveInt = 1
-    """Residual blocks per level."""
+    """Number of residual blocks per level."""
     has_attention: bool = True
     """Add self-attention at the lowest resolution."""
 
@@ -186,9 +186,9 @@ class UNetConfig(Config):
     width: Annotated[int, Field(gt=0, multiple_of=8)] = 256
     """Channels of the first level."""
     multipliers: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 2, 2, 2)
-    """Channels at each level, as multiples of width."""
+    """Numbers of channels at each level, as multiples of width."""
     num_blocks: PositiveInt = 3
-    """Residual blocks per level."""
+    """Number of residual blocks per level."""
     attention_at: tuple[PositiveInt, ...] = (4, 8)
     """Add attention at levels whose resolution is that of the patches divided by one of these."""
 
@@ -207,15 +207,15 @@ class UViTConfig(Config):
     widths: Annotated[tuple[Annotated[int, Field(gt=0, multiple_of=8)], ...], Field(min_length=1)] = (128, 256)
     """Channels of each level."""
     num_blocks: PositiveInt = 2
-    """Residual blocks per level."""
+    """Number of residual blocks per level."""
     halves_before_middle: bool = True
     """Halve the resolution another time before the transformer."""
     hidden_size: Annotated[int, Field(gt=0, multiple_of=4)] = 768
     """Width of the transformer."""
     num_layers: PositiveInt = 12
-    """Blocks of the transformer."""
+    """Number of blocks of the transformer."""
     num_heads: PositiveInt = 12
-    """Attention heads of the transformer."""
+    """Number of attention heads of the transformer."""
     dropout: Rate = 0.2
     """Dropout rate in the blocks of the transformer."""
 

@@ -36,17 +36,17 @@ class PixelModelConfig(Config):
     hidden_size: FourMultiple
     """Width of the encoder."""
     num_layers: PositiveInt
-    """Blocks of the encoder."""
+    """Number of blocks of the encoder."""
     num_heads: PositiveInt
-    """Attention heads of the encoder; must divide hidden_size."""
+    """Number of attention heads of the encoder; must divide hidden_size."""
     intermediate_size: PositiveInt
     """Width of the encoder's feed-forward layers."""
     decoder_hidden_size: FourMultiple
     """Width of the decoder."""
     decoder_num_layers: PositiveInt
-    """Blocks of the decoder."""
+    """Number of blocks of the decoder."""
     decoder_num_heads: PositiveInt
-    """Attention heads of the decoder; must divide decoder_hidden_size."""
+    """Number of attention heads of the decoder; must divide decoder_hidden_size."""
     decoder_intermediate_size: PositiveInt
     """Width of the decoder's feed-forward layers."""
     patch_size: Annotated[int, Field(ge=4, le=64)] = 16

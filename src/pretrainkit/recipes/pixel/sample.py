@@ -23,7 +23,7 @@ from pretrainkit.training.watch import Sample
 _PATCHES_PER_LINE = 24
 """Patches per line of a picture, so that three pictures fit side by side on a page without much scaling."""
 _GAP = 4
-"""Pixels between lines."""
+"""Number of pixels between lines."""
 _HIDDEN = (150, 175, 205)
 """RGB colour of hidden patches."""
 _FRAME = 128

@@ -91,7 +91,8 @@ def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packe
         row = int(np.flatnonzero(inputs.lengths != targets.lengths)[0])
         raise DataError(
             f"example {row} has {inputs.lengths[row]} input tokens and {targets.lengths[row]} target tokens, but an "
-            "encoder predicts one token per input token\n  hide tokens by sentinel_per_token, or train an encoder-decoder"
+            "encoder predicts one token per input token\n"
+            "  hide tokens by sentinel_per_token, or train an encoder-decoder"
         )
     rows = _Rows({"inputs": inputs}, {"inputs": length}, packer)
     return {
