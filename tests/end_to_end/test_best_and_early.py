@@ -96,7 +96,7 @@ def test_a_run_ends_when_its_metric_gets_no_better_and_says_so(tmp_path: Path) -
     pk.resume(run)
     assert lines_of(run, "events.jsonl")[-1]["text"] == told["text"]
     assert [line["step"] for line in lines_of(run, "eval.jsonl")] == [2, 4, 6, 8, 10]
-    with pytest.raises(InputError, match="ended early: score has not improved") as error:
+    with pytest.raises(InputError, match="it ended early: score has not improved") as error:
         pk.resume(run, ["optimizer.peak_lr=1e-5"])
     *_, advice = shlex.split(str(error.value))
     pk.resume(run, [advice])

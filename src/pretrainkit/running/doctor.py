@@ -160,7 +160,8 @@ def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
     broken = {name: outcomes[name].fault for name in HELPERS if name in outcomes and outcomes[name].fault}
     if broken:
         name, fault = next(iter(broken.items()))
-        return Finding("compiled helpers", "broken", f"{len(broken)} do not load, {name}: {fault}", _build())
+        text = f"{len(broken)} cannot be loaded, such as {name}: {fault}"
+        return Finding("compiled helpers", "broken", text, _build())
     missing = [name for name in HELPERS if name not in outcomes]
     if missing:
         names = [name.removeprefix("pretrainkit.") for name in missing]

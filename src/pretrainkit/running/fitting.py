@@ -71,7 +71,7 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """Memory and work of a step: measured once, known for every microbatch."""
+    """Memory and work of a step, measured with one size of microbatches and computed from that for all others."""
 
     model: nn.Module
     memory: StepMemory
@@ -79,7 +79,7 @@ class MeasuredStep:
     examples: int
     """Configured size of a microbatch."""
     activations_per_example: float
-    """In bytes."""
+    """Memory of the activations of one example, in bytes."""
     flops_per_example: float
     tokens_per_example: float
     per_rank: int
@@ -166,7 +166,7 @@ class Fit:
 
 
 def unfitted(config: RunConfig, kept: Container[str]) -> RunConfig:
-    """Return the config with the settings reset that `choose_fit` decides, except for those in `kept`."""
+    """Return the config with its settings in `UNFITTED` reset to the values there, except for those in `kept`."""
     return with_settings(config, {path: value for path, value in UNFITTED.items() if path not in kept})
 
 
@@ -245,7 +245,7 @@ def _larger_devices(needed: float) -> list[str]:
 
 
 def _more_devices(config: RunConfig, step: MeasuredStep, num_bytes: float, gpus_per_node: int) -> list[str]:
-    """Advise the smallest number of devices, on whole machines, over which the model can be sharded."""
+    """Return the advice to use more devices: the smallest number, on whole machines, with which something fits."""
     size = config.data.microbatch_size or 1
     for number in range(step.num_ranks + 1, _MAX_ADVISED_RANKS + 1):
         is_whole = number <= gpus_per_node or number % gpus_per_node == 0
@@ -266,7 +266,7 @@ def _fewer_settings(
     num_bytes: float,
     gpus_per_node: int,
 ) -> list[str]:
-    """Advise to leave out the settings without which something fits."""
+    """Return the advice to leave out settings, if something fits without them."""
     recomputes = config.parallel.activation_checkpointing
     is_set = {
         "data.microbatch_size": config.data.microbatch_size is not None,

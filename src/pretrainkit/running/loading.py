@@ -62,7 +62,7 @@ class Loading:
 
 
 def measure_loading(config: RunConfig, loader: Loader, objective: AnyObjective) -> Loading:
-    """Prepare microbatches of the first steps for about two seconds."""
+    """Measure for about two seconds how fast microbatches of the first steps are prepared."""
     batch_size = loader.batch_size
     size = min(config.data.microbatch_size or batch_size, batch_size, _MAX_BUILT)
     first = loader.global_records(loader.first_step)

@@ -88,7 +88,7 @@ class Plan:
     numbers_on_rank: dict[str, dict[int, int]] = field(default_factory=dict)
     """Result of the dry run: number of parameter elements that a rank keeps, by strategy and rank."""
     fit: Fit | None = None
-    """Settings that were chosen to fit; None: none were asked for. The rest of the plan describes them."""
+    """Settings that were chosen to fit; None: `fit` was not requested. The rest of the plan uses them."""
     loading: Loading | None = None
     """Measured speed of the data loading; None: it was not measured."""
 

@@ -124,7 +124,8 @@ class CachedExamples(Examples):
 
     @cached_property
     def _readers(self) -> list[tuple[str, np.dtype, list[tuple[NDArray, NDArray]]]]:
-        """Name and dtype of each feature, and for each shard its tokens and (examples + 1,) begins of examples."""
+        """Name and dtype of each feature, and for each shard its tokens and, (examples + 1,), the start of each example
+        and the end."""
         readers = []
         for name, shards in self.shards.items():
             parts = []

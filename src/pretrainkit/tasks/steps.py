@@ -249,7 +249,8 @@ class SourceExamples(Examples):
 
 
 class StepsOver(Examples):
-    """Examples after further steps, each of which maps one example to one. In epoch 0, or with `at` in any epoch."""
+    """Examples of epoch 0 after further steps, each of which maps one example to one. `at` returns those of any
+    epoch."""
 
     def __init__(self, base: Sequence[Example], steps: Steps) -> None:
         self._base, self._steps = base, steps

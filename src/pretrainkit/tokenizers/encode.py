@@ -123,7 +123,7 @@ def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
         ("manifest.json", f"{TOKENIZER_FOLDER}/{PUNKT_JSON}"),
         (".work/plan.json", f".work/{PUNKT_JSON}"),
     ):
-        with suppress(OSError, ValueError, AttributeError, DataError):  # the caller then learns them again
+        with suppress(OSError, ValueError, AttributeError, DataError):  # broken parameters are learned again
             if json.loads((out / noted).read_bytes()).get("learned_from") == learned_from:
                 return PunktParameters.load(out / stored)
     return None
@@ -235,9 +235,9 @@ def _encode_split(
 
 @contextmanager
 def _unfinished_shards_removed(out: Path, work: Path) -> Iterator[None]:
-    """After an exception, remove the shards in `out` if no task is finished: then the work folder is removed, too, and
-    without it they would count as the files of somebody else. Shards with a manifest are complete; then an exception
-    came while the work folder was removed."""
+    """After an exception, remove the shards in `out` if no task is finished. The work folder is then removed, too, and
+    without it the next command would refuse to overwrite the shards. If there is a manifest, the shards are complete
+    and are kept: the exception came while the work folder was removed."""
     try:
         yield
     except BaseException:  # also Ctrl-C, after which the command must be able to continue; it is raised again
@@ -288,7 +288,7 @@ def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
             "  name another --out, or remove the folder"
         )
     progress.note(f"{out} is already complete")
-    shutil.rmtree(out / ".work", ignore_errors=True)  # left by a command that was killed while it removed it
+    shutil.rmtree(out / ".work", ignore_errors=True)  # a killed command may have left it
     return shards.manifest
 
 

@@ -28,7 +28,7 @@ ControlPieces = Literal["text", "ids"]
 """Reading of control pieces that are spelled out in a text: as ordinary text, or as their ids as in AutoTokenizer."""
 _RESTORE = "restore the folder from a copy, or train the tokenizer again"
 _MOST_UNUSED = 1 << 20
-"""Ids without a piece that a vocabulary may have, besides as many as it has pieces."""
+"""Number of ids without a piece that a vocabulary may have, in addition to one for each of its pieces."""
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _ROLES: dict[str, tuple[str, ...]] = {
     "unk": ("[UNK]", "<unk>"),
@@ -40,7 +40,7 @@ _ROLES: dict[str, tuple[str, ...]] = {
 
 
 class Tokenizer(ABC):
-    """Text to ids and back."""
+    """Conversion of text to ids and back."""
 
     kind: str
     """unigram, wordpiece, bpe or wordlevel."""
@@ -48,7 +48,7 @@ class Tokenizer(ABC):
     """All ids are smaller than this."""
     special: SpecialIds
     fingerprint: str
-    """Changes whenever the ids could change."""
+    """Hash that changes whenever the ids could change."""
     folder: Path
     is_special: NDArray[np.bool_]
     """(V,) True for control pieces."""
@@ -159,7 +159,7 @@ class HuggingFaceTokenizer(Tokenizer):
             # An unassigned character: this fails if there is no piece for unknown text.
             self._model.encode("\u0378", add_special_tokens=False)
             content = json.loads(path.read_bytes())
-        except BaseException as error:  # the library raises bare Exception, and its panics are none
+        except BaseException as error:  # the library raises bare Exception, and a panic is not even an Exception
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             raise _broken(folder, f"{path.name} cannot be read: {str(error)[:200]}") from error
@@ -171,7 +171,7 @@ class HuggingFaceTokenizer(Tokenizer):
         vocabulary = self._model.get_vocab()
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         if self.vocab_size > _MOST_UNUSED + 2 * len(vocabulary):  # it would take memory for each of them
-            raise _broken(folder, f"{path.name} has {len(vocabulary)} pieces, but the id {self.vocab_size - 1}")
+            raise _broken(folder, f"{path.name} has {len(vocabulary)} pieces, but an id of {self.vocab_size - 1}")
         self._pieces = [""] * self.vocab_size
         for piece, index in vocabulary.items():
             self._pieces[index] = piece

@@ -14,7 +14,7 @@ Ids = NDArray[np.int32]
 Ints = NDArray[np.int64]
 Placed = tuple[Ids, Ints, Ints]
 """(M,) int32 ids of all texts, concatenated; (N,) int64 number of ids of each text; (M, 2) int64 start and end of each
-token in its text, in characters. A token may cover no character (one byte of several, or an added space): its begin is
+token in its text, in characters. A token may cover no character (one byte of several, or an added space): its start is
 then its end."""
 
 

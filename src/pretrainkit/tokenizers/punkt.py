@@ -1,7 +1,7 @@
 """Punkt: find sentence boundaries with the abbreviations, initials and sentence starters learned from the text itself.
 
-Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection", https://aclanthology.org/J06-4003,
-with the deviations of NLTK and of the Punkt crate that Sabertooth uses.
+Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection",
+https://aclanthology.org/J06-4003, with the deviations of NLTK and of the Punkt crate that Sabertooth uses.
 
 The maintained implementation is NLTK's. Its tokenizer is slower than a subword tokenizer, so `PunktSplitter` makes the
 same decisions faster: one compiled expression finds the candidates, and each decision is cached by the text that it
@@ -292,8 +292,8 @@ class PunktSplitter:
         return ends_here
 
     def _is_certain(self, head: str) -> bool:
-        """True if a sentence ends in `head` before any text: it is not an abbreviation, initial, number or part of a
-        collocation."""
+        """True if a sentence ends in `head`, whatever text follows: it is not an abbreviation, initial, number or part
+        of a collocation."""
         if head[-1] == "." and head[:-1].isalpha():  # Most runs are one plain word: a faster way to the same answer.
             word = head[:-1].lower()
             return len(head) > 2 and word not in self.parameters.abbreviations and word not in self._collocated
@@ -310,7 +310,7 @@ class PunktSplitter:
         return any(self._ends_between(first, second) for first, second in pairwise(tokens) if first[-1] in ".?!")
 
     def _ends_between(self, first: str, second: str) -> bool:
-        """True if a sentence ends between two neighbouring tokens: both passes of Punkt."""
+        """Apply both passes of Punkt: True if a sentence ends between two neighbouring tokens."""
         is_break, is_abbreviation = self._first_pass(first)
         if first[-1] != ".":
             return is_break

@@ -57,8 +57,8 @@ def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = 
 
     The sample consists of the beginnings of the texts, in their order, until `max_bytes` of UTF-8 are reached. Each
     text contributes at most an eighth of that, so that one book does not dominate a library. If all beginnings together
-    are smaller than `max_bytes`, the rests of the first texts are added. Equal texts give equal parameters. No more
-    texts are read than are needed. Raises DataError, which names `where`, if the texts have no word.
+    are smaller than `max_bytes`, the remainders of the first texts are added. Equal texts give equal parameters. No
+    more texts are read than are needed. Raises DataError, which names `where`, if the texts have no word.
     """
     sample: list[str] = []
     rests: list[str] = []

@@ -47,7 +47,7 @@ class PlainSplitter:
         """For manifests: the name, and the pattern if one is given."""
         content = json.dumps(self.settings | {"version": 2}).encode()
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
-        """Equal for splitters that split all texts alike."""
+        """Hash that is equal for splitters that split all texts alike."""
 
     def __call__(self, text: str) -> list[str]:
         """Return the non-empty sentences, without the spaces around them."""

@@ -63,7 +63,7 @@ class TokenShards:
         self.folder = folder
         self.manifest = manifest
         self.fingerprint: str = manifest["fingerprint"]
-        """Changes whenever tokens or boundaries change."""
+        """Hash that changes whenever tokens or boundaries change."""
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special = SpecialIds.from_dict(manifest["tokenizer"]["special"], str(folder / "manifest.json"))
         self.dtype = np.dtype(manifest["dtype"])

@@ -13,9 +13,9 @@ class SpecialIds:
 
     unk: int
     cls: int
-    """Begins a row; `<s>` in SentencePiece."""
+    """Id that begins a row; `<s>` in SentencePiece."""
     sep: int
-    """Ends a segment; `</s>` in SentencePiece."""
+    """Id that ends a segment; `</s>` in SentencePiece."""
     mask: int
     pad: int
 

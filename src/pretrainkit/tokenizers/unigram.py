@@ -28,7 +28,7 @@ _FIXED: dict[Layout, tuple[str, ...]] = {
 }
 """The first pieces of every model, by layout."""
 DEFAULT_VOCAB_SIZE = 32_128
-"""251 x 128."""
+"""Default number of pieces: 251 x 128."""
 NUM_THREADS = 16
 """Number of training threads. Sums of floats depend on it, so it is a constant and not the number of cores: equal input
 gives equal bytes on every machine."""

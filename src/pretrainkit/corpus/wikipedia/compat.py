@@ -438,7 +438,7 @@ class _ListState:
 
 
 def _compact(lines: list[str], kept: Extraction) -> Iterator[str]:
-    """Yield running text, without headings, lists, indented lines and rests of tables. Those in `kept` get a mark."""
+    """Yield running text, without headings, lists, indented lines and remains of tables. Those in `kept` get a mark."""
     titles: dict[int, str] = {}
     state = _ListState()
     is_empty_section = False
