@@ -86,7 +86,7 @@ class ImageCodec:
         if ids_BN.min() < 0 or ids_BN.max() >= self.vocab_size:
             raise DataError(
                 f"ids range from {ids_BN.min()} to {ids_BN.max()}, but this tokenizer has {self.vocab_size} ids\n"
-                "  give ids that this tokenizer made"
+                "  give ids that this tokenizer created"
             )
 
 

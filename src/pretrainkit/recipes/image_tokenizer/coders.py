@@ -1,7 +1,7 @@
 """Encoders from images to latents, and decoders from latents to images: transformers, convolutions, MLPs.
 
 Dimensions: B images, C channels, H x W pixels, h x w grid positions, T = B h w tokens, D width.
-Source: section 10.1 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
+Sources: 4M-21 (https://arxiv.org/abs/2406.09406), appendix on tokenizers; the released code of `apple/ml-4m`.
 """
 
 import math
@@ -275,7 +275,7 @@ class MLPCoder(_Layers):
     2023, https://arxiv.org/abs/2306.13575, "BottleneckMLP")."""
 
     def __init__(self, config: MLPCoderConfig, num_in: int | None = None, num_out: int | None = None) -> None:
-        """`num_in`, `num_out`: channels of input and output; None: config.width."""
+        """`num_in`, `num_out`: numbers of channels of input and output; None: config.width."""
         super().__init__()
         self.width = config.width
         self.first = nn.Linear(num_in or config.width, config.width)

@@ -205,7 +205,7 @@ class Stage(nn.ModuleList):
 class UNet(DiffusionDecoder):
     """A convolutional UNet over patches of pixels, with the codes as additional input channels.
 
-    Sources: section 10.4 of the specification (a); network: Dhariwal & Nichol 2021, https://arxiv.org/abs/2105.05233,
+    Sources: the released code of `apple/ml-4m`; network: Dhariwal & Nichol 2021, https://arxiv.org/abs/2105.05233,
     without its later changes; patches: Luhman & Luhman 2022, https://arxiv.org/abs/2207.04316."""
 
     def __init__(self, config: UNetConfig, num_channels: int, codes_width: int, *, has_pixel_range: bool) -> None:
@@ -298,7 +298,7 @@ class TimedLayer(nn.Module):
 class UViT(DiffusionDecoder):
     """A convolutional UNet with a transformer at the lowest resolution. The codes are added to the transformer's input.
 
-    Sources: section 10.4 of the specification (b); Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; norms and
+    Sources: the released code of `apple/ml-4m`; Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; norms and
     gates that depend on the time: Peebles & Xie 2022, https://arxiv.org/abs/2212.09748."""
 
     def __init__(self, config: UViTConfig, num_channels: int, codes_width: int, *, has_pixel_range: bool) -> None:
@@ -371,14 +371,14 @@ class UViT(DiffusionDecoder):
     def _middle(self, x_BUHW: Tensor, time_BE: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None) -> Tensor:
         B, U, h, w = x_BUHW.shape
         codes_BDhw = F.interpolate(codes_BDhw, (h, w), mode="nearest")
-        told_BPM = self.told(codes_BDhw.flatten(2).transpose(1, 2))
+        condition_BPM = self.told(codes_BDhw.flatten(2).transpose(1, 2))
         if is_hidden_Bhw is not None:
             spread = F.interpolate(is_hidden_Bhw[:, None].float(), (h, w), mode="nearest").flatten(2).transpose(1, 2)
-            told_BPM = torch.where(spread > 0.5, self.mask_token.to(told_BPM.dtype), told_BPM)
+            condition_BPM = torch.where(spread > 0.5, self.mask_token.to(condition_BPM.dtype), condition_BPM)
         elif self.training:
-            told_BPM = told_BPM + 0 * self.mask_token  # DDP requires every parameter to be used
+            condition_BPM = condition_BPM + 0 * self.mask_token  # DDP requires every parameter to be used
         positions_1PM = stretched(self.positions_1Dhw, h, w).flatten(2).transpose(1, 2)
-        x_BPM = self.into(x_BUHW.flatten(2).transpose(1, 2)) + told_BPM + positions_1PM
+        x_BPM = self.into(x_BUHW.flatten(2).transpose(1, 2)) + condition_BPM + positions_1PM
         for layer in self.layers:
             x_BPM = layer(x_BPM, time_BE)
         return self.back(x_BPM).transpose(1, 2).reshape(B, U, h, w)

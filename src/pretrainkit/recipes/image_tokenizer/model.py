@@ -2,7 +2,7 @@
 
 Dimensions: B images, C channels, E channels of the decoder's output, H x W pixels (for features: grid positions), D
 width of latents, h x w grid positions.
-Source: section 10 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
+Sources: 4M-21 (https://arxiv.org/abs/2406.09406), appendix on tokenizers; the released code of `apple/ml-4m`.
 """
 
 from collections.abc import Callable, Mapping

@@ -2,7 +2,7 @@
 does not import torch.
 
 Sources: 4M-21 (https://arxiv.org/abs/2406.09406), appendix on tokenizers, for names and channels of the published
-domains; section 10 of the specification.
+domains; the released code of `apple/ml-4m`.
 """
 
 import math
@@ -128,9 +128,9 @@ class ConvCoderConfig(Config):
     kind: Literal["conv"] = "conv"
     """Convolutions."""
     width: Annotated[int, Field(gt=0, multiple_of=8)]
-    """Channels at full resolution."""
+    """Number of channels at full resolution."""
     multipliers: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-    """Numbers of channels at each level, as multiples of width. There are log2(patch_size) + 1 levels."""
+    """Number of channels at each level, as multiples of width. There are log2(patch_size) + 1 levels."""
     num_blocks: PositiveInt = 1
     """Number of residual blocks per level."""
     has_attention: bool = True
@@ -184,9 +184,9 @@ class UNetConfig(Config):
     patch_size: PositiveInt = 4
     """Height and width in pixels of a patch. The pixels of a patch become channels."""
     width: Annotated[int, Field(gt=0, multiple_of=8)] = 256
-    """Channels of the first level."""
+    """Number of channels of the first level."""
     multipliers: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 2, 2, 2)
-    """Numbers of channels at each level, as multiples of width."""
+    """Number of channels at each level, as multiples of width."""
     num_blocks: PositiveInt = 3
     """Number of residual blocks per level."""
     attention_at: tuple[PositiveInt, ...] = (4, 8)
@@ -205,7 +205,7 @@ class UViTConfig(Config):
     patch_size: PositiveInt = 4
     """Height and width in pixels of a patch."""
     widths: Annotated[tuple[Annotated[int, Field(gt=0, multiple_of=8)], ...], Field(min_length=1)] = (128, 256)
-    """Channels of each level."""
+    """Number of channels of each level."""
     num_blocks: PositiveInt = 2
     """Number of residual blocks per level."""
     halves_before_middle: bool = True
@@ -230,7 +230,7 @@ class CodebookConfig(Config):
     """A table of codes. Each code is a moving average of the latents assigned to it (van den Oord et al. 2017)."""
 
     num_heads: ClassVar[int] = 1
-    """Ids per position."""
+    """Number of ids per position."""
     kind: Literal["codebook"] = "codebook"
     """Learned codes. A latent gets the nearest code."""
     neutral_fields: ClassVar[frozenset[str]] = frozenset(
@@ -299,11 +299,12 @@ class FiniteScalarConfig(Config):
     https://arxiv.org/abs/2309.15505)."""
 
     num_heads: ClassVar[int] = 1
-    """Ids per position."""
+    """Number of ids per position."""
     kind: Literal["fsq"] = "fsq"
     """Finite scalar quantization."""
     levels: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)]
-    """Number of values of each number of a latent. Their product is the number of ids: 8,5,5,5 give 1000."""
+    """For each number of a latent, the number of values that it can take. The product of these is the number of ids:
+    8,5,5,5 give 1000."""
 
     @property
     def vocab_size(self) -> int:
@@ -327,8 +328,8 @@ class ImageTokenizerModelConfig(Config):
     domain: NamedDomain
     """Content of the images: a published domain such as rgb or depth, or a mapping with name, kind, …"""
     image_size: PositiveInt
-    """Height and width of images in pixels. For features: rows of the map times patch_size. Transformers read other
-    sizes too."""
+    """Height and width of images in pixels. For features: the number of rows of the map times patch_size. Transformers
+    read other sizes too."""
     patch_size: PositiveInt = 16
     """Height and width in pixels of the square that a token represents."""
     encoder: CoderConfig

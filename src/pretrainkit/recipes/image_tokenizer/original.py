@@ -1,6 +1,6 @@
 """Read and write files of published tokenizers: weights as safetensors, with the config in the header or in a file.
 
-Source: sections 10.1 to 10.4 of the specification; the hub format of `apple/ml-4m`. The released weights have their own
+Source: the released code and the hub format of `apple/ml-4m`. The released weights have their own
 licence; this module does not download them. docs/image-tokenizers.md maps the original's settings to ours.
 """
 
@@ -29,7 +29,7 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
 )
 
 _VITS = {"s": (512, 8, 8), "b": (768, 12, 12), "l": (1024, 24, 16)}
-"""Width, layers, heads."""
+"""Maps sizes of the original to width, number of layers and number of heads."""
 _UVITS = {"b": (768, 12, 12), "l": (1024, 24, 16), "h": (1280, 32, 16)}
 _PREDICTIONS = {
     "sample": ("image", "prediction"),

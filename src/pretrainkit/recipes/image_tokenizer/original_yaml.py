@@ -97,7 +97,7 @@ _MODEL_KEYS = {
     "quant_type": "quantizer_type",
     "ema_decay": "quantizer_ema_decay",
 }
-"""Name of a setting in the model's constructor, to its name in the training script."""
+"""Maps the name of a setting in the model's constructor to its name in the training script."""
 
 
 _CONTROL_NET = "input_size_sd"

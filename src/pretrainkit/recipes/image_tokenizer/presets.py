@@ -1,6 +1,6 @@
 """Presets: complete configs of image tokenizers by name, without data. This module does not import torch.
 
-The published configs are those of section 10.6 of the specification (apple/ml-4m): 50, 20 or 15 epochs (24 for masks)
+The published configs are those of the released code (`apple/ml-4m`): 50, 20 or 15 epochs (24 for masks)
 of data sets such as CC12M. Batch sizes are those of all 8 GPUs, and the peak learning rate is the base rate times batch
 size / 256.
 """
@@ -227,4 +227,4 @@ PRESETS: dict[str, Callable[[], ImageTokenizerRun]] = {
         *(semseg_coco, clip_b16, dinov2_b14, imagebind_h14, dinov2_global, imagebind_global, human_poses, sam_mask),
     )
 }
-"""Preset name, without the recipe, to the function that makes it."""
+"""Maps the name of a preset, without the recipe, to the function that creates it."""

@@ -89,8 +89,7 @@ class Codebook(nn.Module):
 
     Codes are buffers: they are saved with the model, and only `update` changes them. They are constant during an
     optimizer step; its statistics are summed over microbatches and ranks, and `update` applies them afterwards. So the
-    result does not depend on how a batch is divided. The original changes codes in every forward pass. See section 10.2
-    of the specification.
+    result does not depend on how a batch is divided. The original (`apple/ml-4m`) changes codes in every forward pass.
     """
 
     codes_KD: Tensor
@@ -99,7 +98,7 @@ class Codebook(nn.Module):
     sums_KD: Tensor
     """euclidean only: moving average of the sum of those latents."""
     is_ready: Tensor
-    """False until k-means has made the first codes."""
+    """False until k-means has created the first codes."""
 
     def __init__(self, config: CodebookConfig) -> None:
         super().__init__()
@@ -228,7 +227,7 @@ class Codebook(nn.Module):
 
 class Memcodes(nn.Module):
     """Several tables of learned codes. Each position selects one code of each table by attention scores, and takes its
-    value (Mama et al. 2021, https://arxiv.org/abs/2111.08356; section 10.3 of the specification).
+    value (Mama et al. 2021, https://arxiv.org/abs/2111.08356; the released code of `apple/ml-4m`).
 
     Codes are trained by gradient. In training they are drawn (hard Gumbel softmax); otherwise the code with the highest
     score is taken."""
@@ -306,7 +305,7 @@ class FiniteScalar(nn.Module):
         with in_float32(latents_BDhw):
             latents_BhwD = latents_BDhw.float().permute(0, 2, 3, 1)
             half_D = (self.levels_D - 1) * (1 + _MARGIN) / 2
-            # An even number of values has no middle: with a shift of 0.5, rounding gives exactly that many values.
+            # An even number of values has no middle: with a shift of 0.5, rounding gives exactly this number of values.
             offset_D = torch.where(self.levels_D % 2 == 0, 0.5, 0.0)
             bounded_BhwD = torch.tanh(latents_BhwD + (offset_D / half_D).atanh()) * half_D - offset_D
             rounded_BhwD = bounded_BhwD + (bounded_BhwD.round() - bounded_BhwD).detach()

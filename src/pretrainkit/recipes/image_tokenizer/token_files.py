@@ -8,7 +8,7 @@ crops are stored in `crop_settings` and are the same for all modalities.
 For tar files, there is one archive of tokens per archive of images. Existing files are kept, so the same call continues
 an interrupted one.
 
-Source: section 6.3 of the specification. There, the first process draws the crops at random; here they are a function
+Source: the released code of `apple/ml-4m`. There, the first process draws the crops at random; here they are a function
 of the seed and the image's name.
 """
 
@@ -238,16 +238,16 @@ def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def _require_same_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Raise DataError if the folder has tokens that were made with another manifest."""
+    """Raise DataError if the folder has tokens that were created with another manifest."""
     if not path.is_file():
         return
-    stored = read_object(path, "remove its folder and make the tokens again")
+    stored = read_object(path, "remove its folder and create the tokens again")
     differing = [name for name in manifest if stored.get(name) != manifest[name]]
     if differing == ["parts"]:
         raise _other_parts(str(path.parent), stored["parts"], manifest["parts"])
     if differing:
         raise DataError(
-            f"{path.parent} has tokens that were made with other settings: "
+            f"{path.parent} has tokens that were created with other settings: "
             + ", ".join(f"{name} {stored.get(name)}, now {manifest[name]}" for name in differing)
             + "\n  give another folder with --out, or remove this folder"
         )
