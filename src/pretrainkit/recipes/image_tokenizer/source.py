@@ -102,8 +102,8 @@ def _features(content: bytes, model: ImageTokenizerModelConfig, name: str) -> ND
     if values.shape != expected_shape or values.dtype.kind != "f":
         raise DataError(
             f"{name} has {values.dtype} {values.shape}, but model.domain {model.domain.name} with model.image_size="
-            f"{model.image_size} needs floats {expected_shape}\n  set image_size to the number of rows of the map times patch_size, "
-            "or compute the features again"
+            f"{model.image_size} needs floats {expected_shape}\n"
+            "  set image_size to the number of rows of the map times patch_size, or compute the features again"
         )
     return values.astype(np.float32)
 
