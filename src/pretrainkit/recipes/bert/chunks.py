@@ -36,7 +36,7 @@ class ChunkIndex:
     """All chunks of a corpus in stored order."""
 
     starts: Ints
-    """(N,) first token."""
+    """(N,) global offset of each chunk's first token."""
     lengths: NDArray[np.int32]
     """(N,) number of tokens, before any are dropped."""
     inner_begins: Ints

@@ -61,7 +61,7 @@ class Embeddings(nn.Module):
 
 
 class MaskedWordHead(nn.Module):
-    """Dense layer, activation, norm, and an output matrix that is tied to the embedding table, with a bias per word."""
+    """Dense layer, activation, norm, and an output matrix tied to the embedding table, with a bias per piece."""
 
     def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()

@@ -30,7 +30,9 @@ def propose(request: ProjectRequest) -> Proposal:
     preset, batch_size, length, why = choose_preset(request, num_bytes)
     longest = float(np.percentile(text.survey.text_bytes_D, 90)) / BYTES_PER_TOKEN
     fitting = next((shorter for shorter in _LENGTHS if longest <= shorter < length), length)
-    reason = "as in the preset" if fitting == length else f"nine of ten documents have fewer than about {longest:.0f}"
+    reason = "as in the preset"
+    if fitting < length:
+        reason = f"nine of ten documents have fewer than about {longest:.0f} tokens"
     vocabulary = vocabulary_size(text.survey)
     num_examples = max(1.0, text.num_train_bytes / BYTES_PER_TOKEN / (_FILLED * min(fitting, max(longest, 8))))
     return Proposal(
@@ -41,7 +43,7 @@ def propose(request: ProjectRequest) -> Proposal:
             *text.decisions,
             vocabulary,
             Decision("preset", preset, why, is_setting=False),
-            Decision("data.max_seq_length", fitting, f"{reason}; the length is in tokens"),
+            Decision("data.max_seq_length", fitting, f"{reason}; the maximum length, in tokens"),
             *training_decisions(request, TOKENS, batch_size, num_examples),
         ),
         stages=(*text.stages, *token_stages(vocabulary.value, has_sentences=True)),
@@ -55,7 +57,7 @@ class Preset(NamedTuple):
     name: str
     batch_size: int
     length: int
-    """Maximum tokens of an example."""
+    """Maximum number of tokens of an example."""
     reason: str
 
 

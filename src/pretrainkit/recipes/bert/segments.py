@@ -26,16 +26,16 @@ class Segments:
     """Spans of the corpus that form each example, in the order in which the example shows them."""
 
     starts_B2: Ints
-    """Global offset of the first token of the first and the second segment."""
+    """(B, 2) global offsets of the first tokens of the first and the second segment."""
     lengths_B2: Ints
-    """Number of tokens of the segments; the second is 0 in an example of one segment."""
+    """(B, 2) numbers of tokens of the segments; the second is 0 in an example of one segment."""
     is_swapped: NDArray[np.bool_]
     """(B,) True if the first segment comes second in the document; for pairs of kind "next", True if the second segment
     does not follow the first."""
 
     @property
     def is_pair(self) -> NDArray[np.bool_]:
-        """(B,)"""
+        """(B,) True if the example has two segments."""
         return self.lengths_B2[:, 1] > 0
 
     @property

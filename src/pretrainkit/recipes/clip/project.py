@@ -113,7 +113,7 @@ def propose(request: ProjectRequest) -> Proposal:
         long = float(np.percentile(words, 95)) > _LONG_WORDS
         length = 32 if long else 25
         reason = f"5 % of the captions have more than {np.percentile(words, 95):.0f} words"
-        decisions.append(Decision("data.max_length", length, f"{reason}; the length is in tokens"))
+        decisions.append(Decision("data.max_length", length, f"{reason}; the maximum length, in tokens"))
     if has_several:
         reason = f"{num_pairs:,} pairs of {num_images:,} images: pairs of the same image are not negatives"
         decisions.append(Decision("objective.duplicates", "ignore", reason))

@@ -179,7 +179,8 @@ def _pooling(folder: Path, kind: str, stored: str | None, given: str | None) -> 
         raise InputError(
             f"{folder} pools by attention, and its files do not specify the number of heads\n"
             f"  fix: pretrainkit import {folder} --recipe glue --pooling pma_padded:8 --out OUT\n"
-            "  with the number of its fine-tuning, such as 8 for the original's pooling_mode pma8. Then use OUT instead"
+            "  with the number of heads in its fine-tuning, such as 8 for the original's pooling_mode pma8. Then use "
+            "OUT instead"
         )
     if stored is None and given is None:
         raise InputError(

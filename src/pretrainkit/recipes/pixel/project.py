@@ -154,7 +154,7 @@ def _strategy(sample: Sequence[str], is_large: bool) -> tuple[Strategy, str]:
     words = [word for text in sample for word in text.split()]
     mean_length = sum(map(len, words)) / max(1, len(words))
     if is_large:
-        return "continuous", "as the published models"
+        return "continuous", "as in the published models"
     if mean_length > _WORD_CHARACTERS:
         return "continuous", "the text has no spaces between words"
     return "words", "each word starts a new patch, which small models learn fastest"

@@ -34,7 +34,7 @@ def propose(request: ProjectRequest) -> Proposal:
             vocabulary,
             Decision("sentence boundaries", "none", "span corruption does not use them", is_setting=False),
             Decision("preset", preset, why, is_setting=False),
-            Decision("data.input_length", length, "as in the preset; the length is in tokens"),
+            Decision("data.input_length", length, "as in the preset; the maximum length, in tokens"),
             *training_decisions(request, TOKENS, 32, num_examples),
         ),
         stages=(
