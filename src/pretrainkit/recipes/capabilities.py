@@ -215,9 +215,9 @@ class Evaluates(Capability[Run]):
 class GenerateOptions(TypedDict, total=False):
     """Options of `pretrainkit.generate`. A recipe accepts the options in its `generate_options`."""
 
-    top: int  # BERT, CLIP: answers per masked word, or images per prompt
+    top: int  # BERT, CLIP: number of answers per masked word, or of images per prompt
     images: str | Path  # CLIP: folder of the images to search
-    num: int  # T5: answers per prompt. 4M: variations of each example
+    num: int  # T5: number of answers per prompt. 4M: number of variations of each example
     # T5 and 4M: how answers are drawn; see `DecodingConfig` and `GenerationPlan`.
     beams: int
     alpha: float
@@ -226,7 +226,7 @@ class GenerateOptions(TypedDict, total=False):
     top_p: float
     seed: int
     max_length: int
-    batch_size: int  # examples of a forward pass
+    batch_size: int  # number of examples per forward pass
     given: Sequence[str]  # 4M: NAME=TEXT or NAME=FILE; with `from_data`: names of the inputs
     to: Sequence[str]  # 4M: names of targets, in order
     from_data: int  # 4M: number of held-out samples of the run's data to use as examples
@@ -310,16 +310,16 @@ class DecodeOptions(TypedDict, total=False):
 
     num_steps: int | None  # None: the default of the model
     guidance: float  # classifier-free guidance scale; 1: no guidance
-    seed: int  # of the initial noise
+    seed: int  # seed of the initial noise
 
 
 class ImageTokenOptions(TypedDict, total=False):
     """Options of writing the tokens of a data set's images."""
 
-    num_parts: int  # crops per image: the largest centre square, then random crops; default 1
+    num_parts: int  # number of crops per image: the largest centre square, then random crops; default 1
     min_scale: float  # smallest share of the area of a random crop; default 0.8
-    seed: int  # of random crops
-    folder: str | None  # of the images; None: the domain of the tokenizer
+    seed: int  # seed of the random crops
+    folder: str | None  # folder of the images; None: the domain of the tokenizer
     out: str | None  # folder of tokens; None: the name of a published modality, or tok_DOMAIN@PIXELS
     shard: tuple[int, int]  # (index from 0, number of shards), of all images or all archives
 

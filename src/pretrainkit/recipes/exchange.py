@@ -29,7 +29,7 @@ class TextClassifier:
     head: nn.Linear
     """Maps the encoder's width to one logit per class, or to one number."""
     classes: tuple[str, ...]
-    """Names by number; empty where the head gives a number."""
+    """Names of the classes by number; empty if the head predicts a number."""
     dropout: float
     """Dropout rate before the head."""
     reads: Literal["examples", "words", "spans", "trees"] = "examples"
@@ -48,7 +48,7 @@ class ImportedTextClassifier:
     head: Mapping[str, Tensor]
     """Tensors `weight` and `bias`."""
     classes: tuple[str, ...]
-    """Names by number; empty where the head gives a number."""
+    """Names of the classes by number; empty if the head predicts a number."""
     max_positions: int | None
     """Maximum number of tokens of an example."""
     reads: Literal["examples", "words", "spans", "trees"] = "examples"

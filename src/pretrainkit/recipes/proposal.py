@@ -54,7 +54,7 @@ class Stage:
     command: tuple[str, ...]
     """Arguments of `pretrainkit`."""
     unless: str | None = None
-    """File or folder with which a stage counts as finished, for commands that cannot be repeated."""
+    """File or folder that exists if the stage is finished; for commands that cannot be repeated."""
 
 
 @dataclass(frozen=True)

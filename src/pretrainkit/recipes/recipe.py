@@ -39,9 +39,10 @@ class Recipe(ABC, Generic[Run]):
     """One line for `pretrainkit recipes`."""
     config_class: ClassVar[type[RunConfig]]
     presets: ClassVar[Mapping[str, Callable[[], RunConfig]]]
-    """Preset name (without the recipe) to a function that returns a complete config; its docstring describes it."""
+    """Maps preset names (without the recipe) to functions that return complete configs. Their docstrings describe the
+    presets."""
     directions: ClassVar[Mapping[str, str]] = DIRECTIONS
-    """Pattern of the names of metrics to "rises" or "falls", whichever is better. Runs record it; reports show the best
+    """Maps patterns of metric names to "rises" or "falls", whichever is better. Runs record it; reports show the best
     values of these metrics."""
     samples_on_cpu: ClassVar[bool] = False
     """True if `sample` uses the model, or a copy of it, on the CPU; training then continues in parallel."""

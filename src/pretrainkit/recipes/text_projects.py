@@ -19,7 +19,7 @@ _LEAST_BYTES = 5_000
 _HELDOUT_SHARE, _MOST_HELDOUT_BYTES = 0.05, 1_000_000
 _SHARD_BYTES = 64_000_000
 _VOCABULARIES = ((4e6, 4096), (20e6, 8192), (200e6, 16_384), (math.inf, 32_128))
-"""Bytes of text below which a vocabulary has this number of pieces."""
+"""(limit, pieces): the usual number of pieces of a vocabulary for fewer bytes of text than the limit."""
 _FORMATS = {
     "book": "one document per file",
     "text": "plain text, blank lines between documents",
@@ -104,7 +104,7 @@ def vocabulary_size(survey: TextSurvey) -> Decision:
     reachable = 261 + survey.num_distinct_characters + survey.num_distinct_words // 3
     reason = f"usual for {size(survey.num_bytes)} of text"
     if reachable < by_size:
-        reason = f"all that {survey.num_distinct_words:,} different words surely yield"
+        reason = f"the most that {survey.num_distinct_words:,} different words are sure to yield"
     return Decision("vocabulary", min(by_size, reachable), reason, is_setting=False)
 
 
@@ -132,9 +132,9 @@ def training_decisions(
     fitting = batch_size
     while fitting > 4 and fitting * 10 > num_examples:
         fitting //= 2
-    why = "as in the preset" if fitting == batch_size else "smaller than in the preset, for ten steps in a pass"
+    why = "as in the preset" if fitting == batch_size else "smaller than in the preset, so that a pass has ten steps"
     return (
-        Decision("data.train", f"{data}/train", "training data that the commands below make"),
+        Decision("data.train", f"{data}/train", "training data that the commands below create"),
         Decision("data.valid", f"{data}/valid", "held-out data for evaluation"),
         Decision("data.batch_size", fitting, f"{why}; there are about {num_examples:,.0f} examples"),
         *length_decisions(request, most_passes),

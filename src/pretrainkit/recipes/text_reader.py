@@ -23,7 +23,7 @@ class ReadExamples(ABC):
 
     @abstractmethod
     def lengths(self) -> Ints:
-        """Return (N,) slots of each example, with control tokens."""
+        """Return (N,) the number of slots of each example, with control tokens."""
 
     @abstractmethod
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:

@@ -119,7 +119,7 @@ class TokenTexts:
     """One text of every example, as a span of ids; spans may overlap."""
 
     ids: Ids
-    """(M,) int32."""
+    """(M,) int32 ids of all texts."""
     begins: Ints
     """(N,) start of each span."""
     sizes: Ints
@@ -224,8 +224,8 @@ class TokenPassages(TokenExamples, ReadPassages):
 
 
 def pair_lengths(first: Ints, second: Ints, max_tokens: int) -> tuple[Ints, Ints]:
-    """Return the (N,) tokens to keep of the first and of the second texts. The longer text (if equal, the second) loses
-    its last token until both together have at most `max_tokens`."""
+    """Return the numbers of tokens, (N,) each, to keep of the first and of the second texts. The longer text (if equal,
+    the second) loses its last token until both together have at most `max_tokens`."""
     half = max_tokens - max_tokens // 2
     fits = first + second <= max_tokens
     # A text shorter than its half is not cut; if both are longer, the first gets the odd token.

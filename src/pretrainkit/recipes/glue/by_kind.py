@@ -23,7 +23,7 @@ def build_model(config: GlueRun) -> HeadedEncoder:
     """Return the model on torch's default device, initialized from its global generator; on "meta" without values."""
     recipe, encoder_config = encoder_of(config.model)
     encoder = able(recipe, EncodesText).build_text_encoder(encoder_config, recipe.build_model(encoder_config))
-    assert config.model.classes is not None  # bound
+    assert config.model.classes is not None  # `bind` has set them
     task, pooling = task_of(config.data), config.model.pooling
     reads = HEAD_READS.get(task.kind)
     # Spans have two scores per slot: that an answer begins there, and that it ends there.

@@ -71,7 +71,8 @@ class SpanConfig(Config):
     max_answer_length: PositiveInt = 30
     """Maximum number of slots of an answer."""
     num_best: PositiveInt = 20
-    """Number of first slots and of last slots with the best scores that are combined; this many answers are kept."""
+    """Number of first slots and of last slots, those with the best scores, that are combined to answers; also the
+    maximum number of answers that are kept."""
     null_threshold: float | None = None
     """Predict "no answer" if its score exceeds that of the best answer by more than this. null: 0 if the training data
     has unanswerable questions, otherwise every question is answered."""

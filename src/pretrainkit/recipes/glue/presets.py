@@ -46,7 +46,9 @@ def _preset(task: str) -> Callable[[], GlueRun]:
     def preset() -> GlueRun:
         return _run(task)
 
-    preset.__doc__ = f"{task} of GLUE: 3 passes, batches of 32, a tenth of them to warm up, peak learning rate 5e-5."
+    preset.__doc__ = (
+        f"{task} of GLUE: 3 passes, batches of 32, warm-up over a tenth of the steps, peak learning rate 5e-5."
+    )
     return preset
 
 

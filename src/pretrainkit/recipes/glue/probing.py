@@ -151,8 +151,8 @@ def open_probe(
     own = _Probe(probe, config, glue.build_objective(config), glue.open_data(config, "train"), world, precision)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
-        """Return held-out metrics in percent. `trained` is a model of `recipe` on the device that nothing else uses;
-        its encoder may change. Draws from torch's global generators."""
+        """Return held-out metrics in percent. `trained` is a model of `recipe` on the device. Nothing else uses it,
+        and its encoder may change. Draws from torch's global generators."""
         model = cast(LinearHead, glue.build_model(config)).to(world.device)
         glue.load_encoder(config, model, recipe.name, encoder_config, trained)
         return evaluator(own.fit(model) if probe.method == "linear" else own.tune(model))

@@ -108,7 +108,8 @@ TASKS: Mapping[str, TextTask] = {
         _task("ax", _PREMISE, _ENTAILMENT, "AX.tsv", valid_splits={}, **_GOLD),
     )
 }
-"""The order of the original's sweep, then WNLI and the diagnostic set AX, which a model of MNLI answers."""
+"""The tasks by name: those of the original's sweep in its order, then WNLI, and the diagnostic set AX, which a model of
+MNLI answers."""
 
 
 def named_task(name: str) -> TextTask:

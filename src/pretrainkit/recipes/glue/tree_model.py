@@ -65,8 +65,9 @@ class TreeHead(HeadedEncoder):
         """Return (W, M) scores of heads, -inf where an example has no such word, and (W, R) scores of relations with
         the true heads (arbitrary if these are unknown).
 
-        In evaluation mode, also return (W,) the predicted heads and (W, R) the scores of relations with these.
-        Predicted is the most likely head of each word, or with `makes_trees` the most likely tree of each example.
+        In evaluation mode, also return (W,) the predicted heads and (W, R) the scores of relations with these. The
+        predicted heads are the most likely head of each word, or with `makes_trees` those of the most likely tree of
+        each example.
 
         The batch has `word_begins`, `word_ends`, `num_words`, `head` and `candidates`; see `TreeExamples.truths`.
         """
@@ -178,7 +179,7 @@ def _arborescence(scores_MM: NDArray[np.float64]) -> Ints:
     smaller[:K, :K] = scores_MM[np.ix_(others_K, others_K)]
     smaller[:K, K], smaller[K, :K] = leaving_KC.max(1), entering_CK.max(0)
     heads = _arborescence(smaller)
-    # Node K is the cycle: nodes outside whose head it is get the best head among the nodes of the cycle.
+    # Node K is the cycle. Nodes outside of the cycle that have it as their head get the best of its nodes as head.
     into_cycle_K = heads[:K] == K
     head_M[others_K] = np.where(into_cycle_K, cycle_C[leaving_KC.argmax(1)], others_K[np.minimum(heads[:K], K - 1)])
     # The node at which the cycle is entered loses its head in the cycle.

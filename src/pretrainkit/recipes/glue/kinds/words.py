@@ -42,7 +42,7 @@ class Sentence(Row):
 
     words: list[str]
     num_skipped: int
-    """Lines of the file that are not words."""
+    """Number of lines of the file that are not words."""
 
 
 class LabelledSentences(Labelled):
