@@ -90,7 +90,7 @@ def prepare_text(request: ProjectRequest, paths: Sequence[str] | None = None) ->
         *(("--text-key", survey.text_key) if survey.text_key != "text" else ()),
         *(("--max-bad", str(survey.num_bad)) if survey.num_bad else ()),
     )
-    # Afterwards the raw files are no longer needed.
+    # Once the shards exist, the raw files are no longer needed.
     stage = Stage(
         "Shuffle the documents into shards and hold some out", command, unless=f"{CORPUS}/valid/manifest.json"
     )

@@ -82,8 +82,8 @@ class TreeExamples(LabelledSentences):
         }
 
     def metrics(self, rows: Ints, predictions: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Return `uas`, words with the right head; `las`, which is the score: words whose relation is right as well;
-        and `loss_and_cut`."""
+        """Return `uas`, the percentage of words with the right head; `las`, the percentage of words whose relation is
+        right as well, which is the score; and `loss_and_cut`."""
         num_words = num_attached = num_labelled = 0
         for row, prediction in zip(rows.tolist(), predictions, strict=True):
             tree: Tree = self.rows[row].truth
