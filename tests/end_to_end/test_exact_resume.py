@@ -411,3 +411,14 @@ def test_ranks_with_a_sharded_model_go_on_where_one_stopped(
     weights, expected = (pk.load_model(path).state_dict() for path in (run, finished_without_dropout))
     for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+def test_a_sharded_run_starts_from_the_weights_of_rank_0(finished_without_dropout: Path, tmp_path: Path) -> None:
+    config = str(finished_without_dropout / "config.yaml")
+    changes = [f"init_from={finished_without_dropout}", "num_steps=3"]
+    alone, sharded = tmp_path / "alone", tmp_path / "sharded"
+    pk.train(pk.load_config(config, changes), alone)
+    places = run_ranks(2, SUPPORT / "sharded_start.py", config, str(sharded), *changes, "parallel.strategy=fsdp2")
+    assert [place.split() for place in places] == [["cpu"], ["meta"]]
+    assert losses(sharded) == pytest.approx(losses(alone), rel=1e-5)

@@ -141,15 +141,25 @@ def has_pinned_memory(device: torch.device) -> bool:
     return True
 
 
-def to_device(module: nn.Module, device: torch.device) -> nn.Module:
-    """Do `module.to(device)`, but keep tied parameters tied. Torch itself unties them on devices of registered back
-    ends, whose tensors have another type than the CPU's."""
+def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """Move a module in place. Tensors on "meta" get memory without values (`nn.Module.to_empty` would lose the values
+    of the others, such as tables of positions). Tied parameters stay tied, which torch does not do for "meta" and for
+    registered back ends, whose tensors have another type than the CPU's."""
     places: dict[nn.Parameter, list[tuple[dict[str, Any], str]]] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None:
                 places.setdefault(parameter, []).append((part._parameters, name))
-    module.to(device)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_meta:
+            return tensor.to(device)
+        if type(tensor) in (torch.Tensor, nn.Parameter):
+            # Like empty_like, but torch does not load its symbolic shape code, which takes a third of a second.
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        return torch.empty_like(tensor, device=device)
+
+    module._apply(moved)
     for (owner, name), *others in places.values():
         for other, other_name in others:
             other[other_name] = owner[name]

@@ -56,23 +56,6 @@ def whole(tensor: Tensor) -> Tensor:
     return cast(Any, tensor).full_tensor() if is_dtensor(tensor) else tensor
 
 
-def allocate(model: nn.Module, device: str) -> nn.Module:
-    """Allocate memory, without values, for tensors on "meta"; real tensors (such as tables of positions) are moved.
-
-    `nn.Module.to_empty` would lose the real ones.
-    """
-
-    def allocated(tensor: Tensor) -> Tensor:
-        if not tensor.is_meta:
-            return tensor.to(device)
-        if is_dtensor(tensor):
-            return torch.empty_like(tensor, device=device)
-        # Like empty_like, but torch does not load its symbolic shape code, which takes a third of a second.
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-
-    return model._apply(allocated)
-
-
 def on_cpu(model: nn.Module) -> nn.Module:
     """Return the model itself if it is on the CPU, otherwise a copy there that needs no memory on the device."""
     if next(model.parameters()).device.type == "cpu":

@@ -216,12 +216,13 @@ def existing_folder(path: str | Path) -> Path:
 def empty_model(recipe: Recipe, config: RunConfig, device: str) -> nn.Module:
     """Return the model of a config on a device, with allocated but uninitialized memory."""
 
-    from pretrainkit.dist.weights import allocate
+    from pretrainkit.dist.devices import to_device
 
-    return allocate(_shapes(recipe, config), device)
+    return to_device(model_on_meta(recipe, config), device)
 
 
-def _shapes(recipe: Recipe, config: RunConfig) -> nn.Module:
+def model_on_meta(recipe: Recipe, config: RunConfig) -> nn.Module:
+    """Return the model of a config with parameters that have no memory. Tables that are computed have their values."""
     import torch
 
     with torch.device("meta"):
@@ -230,13 +231,14 @@ def _shapes(recipe: Recipe, config: RunConfig) -> nn.Module:
 
 def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
     """Return the model of a config in evaluation mode on the CPU, with the weights that came from `path`."""
-    from pretrainkit.dist.weights import allocate, require_same_tensors
+    from pretrainkit.dist.devices import to_device
+    from pretrainkit.dist.weights import require_same_tensors
 
     with expected_form(f"the config of {path}", _COPY_AGAIN):
-        model = _shapes(recipe, config)
+        model = model_on_meta(recipe, config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
     require_same_tensors(expected, {name: tuple(weights[name].shape) for name in expected}, str(path))
-    model = allocate(model, "cpu")  # after the comparison: a damaged config may ask for more than the memory
+    model = to_device(model, "cpu")  # after the comparison: a damaged config may ask for more than the memory
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(

@@ -30,7 +30,7 @@ from pretrainkit.running.initial import (
     with_num_steps,
 )
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder, with_kept_tokenizer
-from pretrainkit.running.opened import checkpoint_of, empty_model, load_model
+from pretrainkit.running.opened import checkpoint_of, empty_model, load_model, model_on_meta
 from pretrainkit.running.plan import out_of_memory, with_fitting_microbatch
 from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
@@ -108,26 +108,21 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     Raises InputError, such as if the disk is too small for a checkpoint or changes would have no effect, and
     CheckpointError if there is no checkpoint to resume from.
     """
-    import torch
-
     from pretrainkit.training.precision import resolve_precision
-    from pretrainkit.training.trainer import Trainer, initial_seed
+    from pretrainkit.training.trainer import Trainer
 
     recipe, config, folder, source = run.recipe, run.config, run.folder, run.source
     evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
     precision = resolve_precision(config.precision, world.device)
     if config.evaluate.probes:
         evaluations += build_probes(recipe, config, tokenizer_folder(recipe, config), world, precision)
-    torch.manual_seed(initial_seed(config.seed))
-    if run.is_resumed:  # the checkpoint has all values, so the published weights that it started from are not needed
-        model = empty_model(recipe, config, str(world.device))
-    else:
-        model = recipe.build_model(config).to(world.device)
-        if config.init_from is not None:
-            load_initial(model, config)
+    model = _starting_model(run, world)
+    if not run.is_resumed:
         world.on_main(folder.prepare)
     if isinstance(recipe, CachesFeatures):
         start = (lambda: load_model(folder.path).to(world.device)) if run.is_resumed else (lambda: model)
+        if config.parallel.is_sharded and not run.is_resumed:
+            start = lambda: _new_model(run).to(world.device)  # noqa: E731
         source = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
     try:
         summary_of_data = source.summary() if world.is_main else {}
@@ -164,6 +159,33 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     if world.is_main:
         watcher.started(_start_info(trainer, summary_of_data))
     return trainer
+
+
+def _starting_model(run: BoundRun, world: World) -> nn.Module:
+    """Return this rank's model, not yet parallelized. Of a model that will be sharded, only rank 0 has values, on its
+    host: sharding takes them from there, a block at a time, so that no GPU and no other host holds the whole model."""
+    if run.is_resumed:  # the checkpoint has all values, so the published weights that it started from are not needed
+        if run.config.parallel.is_sharded:
+            return model_on_meta(run.recipe, run.config)
+        return empty_model(run.recipe, run.config, str(world.device))
+    if not run.config.parallel.is_sharded:
+        return _new_model(run).to(world.device)
+    whole: list[nn.Module] = []
+    world.on_main(lambda: whole.append(_new_model(run)))  # so that an error there ends all ranks
+    return whole[0] if whole else model_on_meta(run.recipe, run.config)
+
+
+def _new_model(run: BoundRun) -> nn.Module:
+    """Return the model on the CPU with the values that it starts training with."""
+    import torch
+
+    from pretrainkit.training.trainer import initial_seed
+
+    torch.manual_seed(initial_seed(run.config.seed))
+    model = run.recipe.build_model(run.config)
+    if run.config.init_from is not None:
+        load_initial(model, run.config)
+    return model
 
 
 def fit(run: BoundRun, trainer: Trainer) -> dict[str, float]:

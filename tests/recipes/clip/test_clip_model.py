@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pretrainkit
-from pretrainkit.dist.weights import allocate
+from pretrainkit.dist.devices import to_device
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig
 from pretrainkit.recipes.clip.model import Temperature
@@ -256,7 +256,7 @@ def test_a_model_built_without_memory_takes_the_weights():
     model = random_model(config)
     with torch.device("meta"):
         empty = RECIPE.build_model(config)
-    allocate(empty, "cpu")
+    to_device(empty, "cpu")
     empty.load_state_dict(model.state_dict())
     for ours, theirs in zip(embed(empty.eval()).values(), embed(model).values(), strict=True):
         assert torch.equal(ours, theirs)

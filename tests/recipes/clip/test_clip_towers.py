@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import pretrainkit
-from pretrainkit.dist.weights import allocate
+from pretrainkit.dist.devices import to_device
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.foreign import takes_mask_of_pairs
 from pretrainkit.recipes.clip.architecture import bind_model
@@ -140,7 +140,7 @@ def test_tables_outside_the_state_dict_survive_building_without_memory(timm, nam
     with torch.device("meta"):
         empty = build_image_tower(config).eval()
     assert all(parameter.is_meta for parameter in empty.parameters())
-    allocate(empty, "cpu")
+    to_device(empty, "cpu")
     empty.load_state_dict(tower.state_dict())
     size = 56 if name.startswith("eva") else 224
     pixels = torch.randn(1, 3, size, size)
@@ -184,7 +184,7 @@ def test_a_bound_config_needs_the_folder_of_timm_no_more(timm_folder, monkeypatc
     with torch.device("meta"):
         empty = build_image_tower(config.model.image).eval()
     assert empty.mean_and_deviation == tower.mean_and_deviation
-    allocate(empty, "cpu").load_state_dict(tower.state_dict())
+    to_device(empty, "cpu").load_state_dict(tower.state_dict())
     pixels = torch.randn(1, 3, 32, 32)
     assert torch.equal(empty(pixels), tower(pixels))
     with pytest.raises(ConfigError, match=r"model\.image\.name=local-dir:vision"):
@@ -225,7 +225,7 @@ def test_text_encoders_of_transformers(transformers, tmp_path, kind):
     assert torch.equal(again(ids, num_tokens), found)
     with torch.device("meta"):
         empty = build_text_tower(config).eval()
-    allocate(empty, "cpu")
+    to_device(empty, "cpu")
     empty.load_state_dict(tower.state_dict())
     assert torch.equal(empty(ids, num_tokens), found)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pretrainkit.dist.weights import allocate
+from pretrainkit.dist.devices import to_device
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.image_tokenizer.model import build
@@ -131,7 +131,7 @@ def test_a_file_says_what_it_is(tmp_path) -> None:
     )
     with torch.device("meta"):
         tokenizer = build(config)
-    tokenizer = allocate(tokenizer, "cpu")
+    tokenizer = to_device(tokenizer, "cpu")
     for tensor in tokenizer.state_dict().values():
         tensor.zero_()
     write_original(tmp_path / "model.safetensors", tokenizer)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from pretrainkit.dist.devices import to_device
 from pretrainkit.dist.parallelize import is_sharded, unwrap
-from pretrainkit.dist.weights import allocate, full_state_dict
+from pretrainkit.dist.weights import full_state_dict
 from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.nn.layouts import best_pairs
@@ -250,7 +251,7 @@ def _whole(config: T5Run, model: nn.Module) -> T5:
     device = plain.embedding.weight.device
     with torch.device("meta"):
         copy = T5(config.model)
-    allocate(copy, str(device))
+    to_device(copy, device)
     copy.load_state_dict(full_state_dict(plain))
     return copy.eval()
 
