@@ -162,7 +162,7 @@ class Fit:
     settings: dict[str, Any]
     """Settings to change, by dotted path. Empty: the config fits as it is."""
     reasons: list[str]
-    """The tried settings in this order, each with the reason why it does not fit; the last is the choice."""
+    """The settings that were tried, in order, each with the reason why it does not fit; the last is the choice."""
 
 
 def unfitted(config: RunConfig, kept: Container[str]) -> RunConfig:

@@ -43,7 +43,7 @@ class Loading:
     """Ways to prepare examples faster, if that is needed."""
 
     def compared(self, config: RunConfig, source: BatchSource, needed_by_rank: float, local_ranks: int) -> Loading:
-        """Return the measurement with what a run of `local_ranks` on each machine needs."""
+        """Return a copy that also has the speed that a run with `local_ranks` ranks on each machine needs."""
         keeps_up, remedies = self.examples_per_second * self.num_workers >= needed_by_rank, list[str]()
         if not keeps_up and "num_workers" in type(config.data).model_fields:
             num_workers = math.ceil(needed_by_rank / self.examples_per_second)
