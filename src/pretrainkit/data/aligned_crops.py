@@ -1,4 +1,4 @@
-"""The crop of a sample, shared by all of its modalities. Coordinates are pixels of the image it was drawn on."""
+"""The crop of a sample, shared by all of its modalities. Coordinates are pixels of the image that it was drawn on."""
 
 import math
 from dataclasses import dataclass, replace

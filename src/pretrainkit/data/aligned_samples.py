@@ -241,8 +241,8 @@ def _check_equal(path: str, first: _Stream, other: _Stream) -> None:
 
 
 def read_map(content: bytes, name: str) -> NDArray[Any]:
-    """Return (H, W) the first channel of an image at full bit depth (palette indices of a palette image), or a stored
-    array. Raises DataError if the file is damaged, has another shape, or contains NaN."""
+    """Return the first channel of an image at full bit depth (palette indices of a palette image), or a stored array,
+    (H, W). Raises DataError if the file is damaged, has another shape, or contains NaN."""
     if content[: len(_NUMPY)] == _NUMPY:
         array = read_array(content, name)
         if array.ndim != 2:

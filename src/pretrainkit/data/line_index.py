@@ -32,7 +32,7 @@ _WORTH_KEEPING_BYTES = 1 << 24
 _FORMAT = 1
 _logger = logging.getLogger(__name__)
 Scan = Callable[[Iterator[bytes]], NDArray[np.int64]]
-"""Function from the chunks of a file to (2, N) begins and ends."""
+"""Function from the chunks of a file to (2, N) starts and ends."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _digested_chunks(path: Path, digest: Any) -> Iterator[bytes]:
 
 
 def _scan(chunks: Iterator[bytes]) -> NDArray[np.int64]:
-    """Return (2, N) begins and ends of lines. A carriage return before a newline is part of the line ending."""
+    """Return (2, N) starts and ends of lines. A carriage return before a newline is part of the line ending."""
     newline_offsets, size = [], 0
     returns: list[NDArray[np.bool_]] = []
     last = b"\n"

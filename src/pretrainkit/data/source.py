@@ -76,7 +76,7 @@ class BatchSource(ABC):
 
     @property
     def faster_loading(self) -> str | None:
-        """Advice how the same examples can be prepared once, before training. Default: None, there is no such way."""
+        """Advice on how to prepare the same examples once, before training. Default: None, there is no such way."""
         return None
 
     def of_step(self, step: int) -> dict[str, np.ndarray]:

@@ -30,7 +30,7 @@ _FORMAT = "pretrainkit tar index 1"
 _STAMP = b"pretrainkit"
 _OPEN_FILES = 64
 _LARGEST_PADDING = 2**20
-"""Bytes of zeros after the last file. 1 kB to 10 kB are usual; more indicates a part that was never written."""
+"""Maximum number of zero bytes after the last file. 1 kB to 10 kB are usual; more shows that a part was not written."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _BLOCK_BYTES = 1 << 22
@@ -42,7 +42,7 @@ _NUM_CONNECTIONS = 16
 _RETRY_SECONDS = (0.5, 2.0, 8.0, 30.0)
 """Pauses after failed requests. Drivers have retries of their own, but not all of them do."""
 _FINAL = (FileNotFoundError, PermissionError, ImportError, ValueError, tarfile.TarError, DataError)
-"""Errors that do not go away by trying again."""
+"""Errors after which it is useless to try again."""
 _logger = logging.getLogger(__name__)
 P = TypeVar("P", bound=Path | str)
 T = TypeVar("T")
@@ -171,7 +171,7 @@ class TarReader:
         if is_address(path):
             return _retried(path, lambda: _fetch(path, offset, end))
         descriptor = self._descriptor(archive)
-        if not 0 <= offset <= end <= descriptor.num_bytes:  # or a damaged index would ask for more than the memory
+        if not 0 <= offset <= end <= descriptor.num_bytes:  # a damaged index could request more than the memory
             raise OSError(f"{path} ends before byte {end}")
         data = more = os.pread(descriptor.number, num_bytes, offset)
         while more and len(data) < num_bytes:

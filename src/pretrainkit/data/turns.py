@@ -69,7 +69,7 @@ def interleave(counts: Sequence[int]) -> Ints:
     num_slots = sum(counts)
     pattern = np.empty(num_slots, np.int64)
     # Draw j of a component must come at or after slot floor(j / share) and before slot ceil((j + 1) / share); the
-    # earliest deadline goes first.
+    # earliest deadline comes first.
     waiting = [(0, component, 0) for component in range(len(counts))]
     ready: list[tuple[int, int, int]] = []
     for slot in range(num_slots):
@@ -125,7 +125,8 @@ def _shuffled(counts: tuple[int, ...], key: int, epoch: int) -> tuple[Ints, Ints
 
 
 def _numbered(component: Ints, num_components: int) -> tuple[Ints, Ints]:
-    """Return the components and the number of earlier occurrences of each. Both are cached, hence read-only."""
+    """Return the components and the number of earlier occurrences of each. Both are read-only, because they are
+    cached."""
     number = np.empty(len(component), np.int64)
     for c in range(num_components):
         rows = np.flatnonzero(component == c)
