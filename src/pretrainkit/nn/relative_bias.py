@@ -24,7 +24,7 @@ def distance_buckets(distance: Tensor, *, num_buckets: int, max_distance: int, i
         side = num_buckets
         first, away = torch.zeros_like(distance, dtype=torch.int64), (-distance).clamp(min=0)
     num_exact = side // 2
-    # float32, as in the released code, whose rounding decides at the limits of the buckets.
+    # float32, as in the released code: its rounding decides at the limits of the buckets.
     share = (away.clamp(min=1).float() / num_exact).log() / math.log(max_distance / num_exact)
     far = (num_exact + (share * (side - num_exact)).long()).clamp(max=side - 1)
     return first + torch.where(away < num_exact, away.long(), far)

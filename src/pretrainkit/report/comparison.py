@@ -19,7 +19,7 @@ from pretrainkit.report.tables import sample_cells, section, table, yaml_like
 
 MAX_RUNS = 30
 _MAX_SAMPLES = 12
-_OF_THE_PLACE = ("command", "started", "folder", "directions", "sources", "resumed")
+_LOCAL_ENTRIES = ("command", "started", "folder", "directions", "sources", "resumed")
 """Entries of the provenance that always differ between runs, or are shown in another section."""
 
 
@@ -104,8 +104,8 @@ def _progress(run: Run) -> str:
 
 
 def _metric_row(key: str, runs: Sequence[Run]) -> list[Content]:
-    """Show the last value of each run, its difference from the first run of the same recipe, the best value on the way;
-    bold if no other run of the recipe has a value as good."""
+    """Show the last value of each run, its difference from the first run of the same recipe, and the best value on the
+    way. The value is bold if no other run of the recipe has one as good."""
     cells: list[Content] = [label(key)]
     for run in runs:
         value = run.held_out.get(key)
@@ -144,7 +144,7 @@ def _settings(runs: Sequence[Run]) -> Markup:
 
 def _origins(runs: Sequence[Run]) -> Markup | None:
     """List differences in data, code and machine: everything in the provenance except the config."""
-    facts = [{k: v for k, v in run.provenance.items() if k not in _OF_THE_PLACE} for run in runs]
+    facts = [{k: v for k, v in run.provenance.items() if k not in _LOCAL_ENTRIES} for run in runs]
     differences = difference(facts)
     if not any(facts):
         return None

@@ -72,7 +72,7 @@ class Chart:
     """One chart, which may show several runs."""
 
     key: str
-    """Name of the metric. If several runs have separate charts for both, " held-out" or " training" follows."""
+    """Name of the metric, followed by " held-out" or " training" if the page has a chart for each."""
     title: str
     series: list[Series]
     levels: Sequence[Level] = ()

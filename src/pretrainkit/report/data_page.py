@@ -14,7 +14,7 @@ from pretrainkit.report.tables import sample_cells, section
 
 _MAX_PROBLEMS = 200
 _MAX_CHARACTERS = 1_500_000
-"""Size of all examples, so that the page stays below 2 MB."""
+"""Largest total size of the examples, so that the page stays below 2 MB."""
 _LINES = "white-space: pre-line"
 
 

@@ -92,9 +92,10 @@ class Run:
         return newest
 
     def direction(self, key: str) -> str | None:
-        """Return "rises" or "falls", the direction in which a metric becomes better; None if the recipe names none."""
+        """Return "rises" or "falls", the direction in which a metric becomes better; None if the recipe does not name
+        it."""
         recorded = self.provenance.get("directions")
-        directions = recorded if isinstance(recorded, dict) else DIRECTIONS  # older runs recorded none
+        directions = recorded if isinstance(recorded, dict) else DIRECTIONS  # older runs did not record them
         return next((direction for name, direction in directions.items() if fnmatchcase(key, name)), None)
 
     @property
