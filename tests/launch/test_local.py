@@ -34,7 +34,7 @@ if mode == "hang" and rank == "0":
     hang(120)  # as in NCCL: no signal is heard
 if mode == "stall":
     from pretrainkit.launch.rank import Progress
-    Progress().made()
+    Progress().updated()
     os.makedirs(f"{folder}/run/checkpoints/step-00000004", exist_ok=True)
     if rank == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -118,20 +118,20 @@ def test_only_changes_of_the_time_of_the_last_step_count(tmp_path: Path, monkeyp
     now = 1000.0
     monkeypatch.setattr("pretrainkit.launch.rank.time.monotonic", lambda: now)
     stalls = Stalls(tmp_path, [0], 60)
-    assert not stalls.found()
+    assert not stalls.detected()
     now += 3600
-    assert not stalls.found()  # before the first step
+    assert not stalls.detected()  # before the first step
     step = rank_file(tmp_path, 0, "step")
     for hours in (0, -1, 5):  # the clock of the file system jumps
         step.touch()
         os.utime(step, (7200 + 3600 * hours,) * 2)
         now += 50
-        assert not stalls.found()
+        assert not stalls.detected()
     now += 61
-    assert stalls.found()
+    assert stalls.detected()
     step.unlink()  # it evaluates
-    assert not stalls.found()
-    assert not Stalls(tmp_path, [0], 0).found()
+    assert not stalls.detected()
+    assert not Stalls(tmp_path, [0], 0).detected()
 
 
 def test_after_a_failure_the_ranks_start_again_where_there_is_more_to_start_from(folder: Path) -> None:

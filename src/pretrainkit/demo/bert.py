@@ -75,7 +75,7 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
             "sentence order accuracy": f"{accuracy:.1%} (guessing: 50 %)",
         },
         {"run": run, "for transformers": folder / "export"},
-        "Your own text next: pretrainkit demo --text FILE..., or the five commands of the README.",
+        "To use your own text: pretrainkit demo --text FILE..., or the five commands of the README.",
     )
     return result
 

@@ -76,7 +76,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         chance = 100 / NUM_VALID  # two of 200 captions for an image, one of 100 images for a caption
         print(f"  {name:<16} {value:5.1f} %  (guessing: {chance:.1f} %)")
     files = {"run": run, "for transformers": folder / "export"}
-    walk.tell({}, files, "Your own pairs next: see the first lines of the recipe's README.")
+    walk.tell({}, files, "To use your own pairs, see the first lines of the recipe's README.")
     return result
 
 

@@ -135,7 +135,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     ):
         rows[label] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
     files = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
-    walk.tell(rows, files, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
+    walk.tell(rows, files, "To use your own folders, see docs/fourm-data.md and docs/generation.md.")
     return result
 
 

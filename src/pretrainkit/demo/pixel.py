@@ -88,7 +88,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
             f"(always the same: {guesses[0]:.1f} %, the most frequent of each word: {guesses[1]:.1f} %)",
         },
         {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
-        "Your own text next: pretrainkit render, docs/rendering.md.",
+        "To use your own text, see docs/rendering.md.",
     )
     return result
 

@@ -103,7 +103,7 @@ def paint(
     rgb = np.where(is_floor, ground * 0.55 + 90 * (1 - depth / _FARTHEST)[..., None], ground)
     y, x = height[:, None], height[None]
     # Paint from far to near: near things cover distant ones.
-    for thing in sorted(scene.things, key=lambda share: -share.distance):
+    for thing in sorted(scene.things, key=lambda thing: -thing.distance):
         is_inside = _inside(thing, x, y)
         fog = _MOST_FOG * (thing.distance - _NEAREST) / (_FARTHEST - _NEAREST)
         color = np.array(COLORS[thing.color], np.float64) * (1 - fog) + ground * fog

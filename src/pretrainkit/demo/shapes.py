@@ -22,9 +22,9 @@ COLORS = {
 GROUNDS = {"grey": (128, 128, 128), "pink": (244, 180, 200), "brown": (120, 80, 50), "cyan": (140, 220, 225)}
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "ring")
 SIZES = {"small": 0.16, "big": 0.3}
-"""Word, to radius as a share of the image's height."""
+"""Maps each word to a radius, as a share of the image's height."""
 RELATIONS = {"above": (0, 1), "left of": (1, 0)}
-"""Word, to the direction from the first shape to the second."""
+"""Maps each word to the direction from the first shape to the second."""
 PLACES = {"top": (0.5, 0.28), "bottom": (0.5, 0.72), "left side": (0.28, 0.5), "right side": (0.72, 0.5)}
 
 

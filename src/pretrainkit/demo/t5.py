@@ -18,8 +18,8 @@ TASK = "part_of_python"
 MODULE = Path(__file__).with_name("part_of_python.py")
 """The module of the task, which is copied to the demo's folder."""
 INPUT_LENGTH, TARGET_LENGTH = 80, 12
-"""Maximum number of tokens of a paragraph, of which the rest is cut off, and of an answer; no answer is longer."""
-NUM_SHOWN, NUM_ASKED = 4, 16
+"""Maximum number of tokens of a paragraph, which is cut to it, and of an answer; no answer is longer."""
+NUM_SHOWN, NUM_COMPARED = 4, 16
 """Number of held-out rows whose answers are printed, and of those that are compared with transformers."""
 
 NUM_PARTS = 6
@@ -65,7 +65,9 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         *("--out", folder / "tokens"),
     )
 
-    walk.chapter("Pretraining", f"t5/micro on span corruption: what is behind <extra_id_0>? {NUM_PRETRAINING} steps")
+    walk.chapter(
+        "Pretraining", f"t5/micro on span corruption, {NUM_PRETRAINING} steps: which words does <extra_id_0> replace?"
+    )
     pretrained = folder / "pretrained"
     pretrainkit(
         *("train", "t5/micro", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
@@ -97,12 +99,12 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
     walk.chapter("Export", "to Hugging Face's format; transformers must give the same answers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
-    questions = [f"part of python: {row['paragraph']}" for row in truth[:NUM_ASKED]]
+    questions = [f"part of python: {row['paragraph']}" for row in truth[:NUM_COMPARED]]
     answers_of_transformers = ask_transformers(folder / "export", folder / "tokenizer", questions)
-    own_answers = [row["prediction"] for row in rows_answered[:NUM_ASKED]]
+    own_answers = [row["prediction"] for row in rows_answered[:NUM_COMPARED]]
     if answers_of_transformers != own_answers:
         raise RunError(f"transformers answers {answers_of_transformers}, but pretrainkit {own_answers}")
-    print(f"  all {NUM_ASKED} answers of T5ForConditionalGeneration.from_pretrained(EXPORT).generate() are the same")
+    print(f"  all {NUM_COMPARED} answers of T5ForConditionalGeneration.from_pretrained(EXPORT).generate() are the same")
 
     walk.chapter("Report", "one HTML page")
     walk.report(run)
@@ -125,7 +127,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
             f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)",
         },
         {"run": run, "for transformers": folder / "export"},
-        "Your own tasks next: docs/tasks.md.",
+        "To use your own tasks, see docs/tasks.md.",
     )
     return result
 

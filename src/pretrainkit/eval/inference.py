@@ -134,7 +134,7 @@ def write_lines(
         shutil.rmtree(chunks, ignore_errors=True)
         target.unlink(missing_ok=True)
     elif _is_finished(target, chunks, request):
-        shutil.rmtree(chunks, ignore_errors=True)  # left behind if a call was interrupted while removing them
+        shutil.rmtree(chunks, ignore_errors=True)  # an interrupted call may have left them
         progress.note(f"{target} is already complete")
         return target
     _prepare(chunks, request)

@@ -1,5 +1,5 @@
-"""Retrieval: how often the right text is among the K nearest of an image, and the reverse. And zero-shot
-classification: the class whose captions are nearest to an image.
+"""Retrieval (how often the right text is among the K nearest of an image, and the reverse) and zero-shot
+classification (the class whose captions are nearest to an image).
 
 Dimensions: N rows or images, Q queries, G gallery rows, M matches of a query, C classes, P templates, D width of the
 embeddings.

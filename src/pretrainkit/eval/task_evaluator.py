@@ -121,7 +121,7 @@ class EvaluatedTask:
         self, answers: Sequence[Any] | None, scores: Sequence[float] | None, values: Sequence[float] | None
     ) -> dict[str, float]:
         """Return all metrics of the task whose arguments are available; `values` are the scores of the answers. Raises
-        ConfigError if two metrics have the same key, and DataError if a metric fails or returns something else than
+        ConfigError if two metrics have the same key, and DataError if a metric fails or returns anything but
         numbers."""
         metrics: dict[str, float] = {}
         arguments: dict[MetricKind, tuple[Any, ...]] = {

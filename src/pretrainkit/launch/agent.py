@@ -33,13 +33,13 @@ def main() -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in logging.root.manager.loggerDict:  # each of torch's has a level of its own
+    for name in logging.root.manager.loggerDict:  # each of torch's loggers has its own level
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     num, nodes, place, run_id, restarts, *words = sys.argv[1:]
     fewest, most = map(int, nodes.split(":"))
     if restarts != "0":
-        # Otherwise, ranks of several rounds would meet in one store, where the first left its addresses.
+        # Otherwise, all rounds would share one store, which still has the addresses of the first round.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     config = LaunchConfig(
         min_nodes=fewest,

@@ -167,7 +167,7 @@ class LaunchFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until no launcher of another elastic machine writes here; during the block none does."""
+        """Keep the launchers of other elastic machines from writing here during the block. Waits until none does."""
         with open(self.path / ".writing", "w") as file:
             while lock(file) is False:
                 time.sleep(0.1)

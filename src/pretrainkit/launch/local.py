@@ -127,7 +127,7 @@ def _wait_for_agent(agent: subprocess.Popen[bytes], folder: LaunchFolder, logs: 
             return
         if launch.elastic and folder.is_cancelled:
             agent.terminate()
-        if stalls.found():
+        if stalls.detected():
             _log.error(
                 "error: no rank finished an update for %g minutes, so all are ended\n"
                 "  the end of each log shows where they were: %s\n"

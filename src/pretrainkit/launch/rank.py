@@ -23,8 +23,8 @@ from typing import Any, TextIO
 LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
 """Environment variable with the folder for the process ids, exit codes and output of the ranks."""
 WORLD_SIZES = "PRETRAINKIT_WORLD_SIZES"
-"""Environment variable of elastic ranks: the numbers of ranks that batches can be split over. Their log folder belongs
-to one machine, because its ranks have other numbers whenever machines come or go."""
+"""Environment variable of elastic ranks: the numbers of ranks that batches can be split over. Elastic ranks have a log
+folder per machine, because their numbers change whenever machines come or go."""
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
@@ -35,48 +35,49 @@ _STACK_SECONDS = 2.0
 
 
 def rank_file(folder: Path, rank: int, kind: str) -> Path:
-    """Return a file of a rank by kind: "pid" its process id, "exit" its exit code, "log" its output, "step" as old as
-    its last update."""
+    """Return a file of a rank by kind: "pid" its process id, "exit" its exit code, "log" its output, "step" an empty
+    file that was modified at the last update."""
     return folder / f"rank-{rank}.{kind}"
 
 
 def _number() -> int:
-    """Number of this rank in the names of its files."""
+    """Return the number of this rank in the names of its files."""
     return int(os.environ["LOCAL_RANK" if WORLD_SIZES in os.environ else "RANK"])
 
 
 class Progress:
-    """Tells the launcher of this rank, if it has one, that it makes progress: by the time of a file."""
+    """Shows the launcher of this rank, if there is one, that the rank makes progress, by the modification time of a
+    file."""
 
     def __init__(self) -> None:
         folder = os.environ.get(LOG_FOLDER)
         self._path = rank_file(Path(folder), _number(), "step") if folder else None
-        self._told_at = 0.0
+        self._touched_at = 0.0
 
-    def made(self) -> None:
-        """Called after every update. It tells it once a second."""
-        if self._path is not None and time.monotonic() - self._told_at > 1:
-            self._told_at = time.monotonic()
-            with suppress(OSError):  # a file system that is away for a moment
+    def updated(self) -> None:
+        """Touch the file, at most once a second. Called after every update."""
+        if self._path is not None and time.monotonic() - self._touched_at > 1:
+            self._touched_at = time.monotonic()
+            with suppress(OSError):  # the file system may be unavailable for a moment
                 self._path.touch()
 
     def paused(self) -> None:
-        """Called before work of unknown length, such as an evaluation."""
+        """Remove the file. Called before work of unknown length, such as an evaluation."""
         if self._path is not None:
-            self._told_at = 0.0
+            self._touched_at = 0.0
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
 
 class Stalls:
-    """Finds ranks that finish no update for too long, by their files of `Progress`. Before its first update, a rank may
-    take as long as it needs."""
+    """Detects ranks that have not finished an update for too long, by the files of their `Progress`. Before its first
+    update, a rank may take as long as it needs."""
 
     def __init__(self, folder: Path, ranks: Iterable[int], seconds: float) -> None:
         self._folder, self._seconds = folder, seconds
         self._seen: dict[int, tuple[int | None, float]] = dict.fromkeys(ranks, (None, 0.0))
 
-    def found(self) -> bool:
+    def detected(self) -> bool:
         """True if a rank stalls. The clock of the file system may jump, so only changes of times count."""
         now = time.monotonic()
         for rank, (before, _) in self._seen.items():
@@ -151,13 +152,14 @@ def main() -> None:
 
 
 def _finished(logs: Path) -> Path:
-    """A file that tells waiting ranks that the others have finished. The port differs from round to round."""
+    """Return a file that exists once the ranks of this round have finished. Each round has another port."""
     return logs / f"finished-{os.environ['MASTER_PORT']}"
 
 
 def is_spare(logs: Path) -> bool:
-    """Choose as many ranks as batches can be split over, and tell those that they are all. One too many waits until the
-    others have finished, or until it is stopped because machines come or go; then return True."""
+    """Set the world size to the largest number of ranks that batches can be split over. Return False for these ranks.
+    Any other rank waits until they have finished, or until it is stopped because machines come or go, and then returns
+    True."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     used = max(size for size in map(int, os.environ[WORLD_SIZES].split(",")) if size <= world_size)
     os.environ["WORLD_SIZE"] = str(used)

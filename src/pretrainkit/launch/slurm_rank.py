@@ -140,7 +140,7 @@ def _wait(child: subprocess.Popen[bytes], signals: list[int], stalls: Stalls) ->
         if signals and time.monotonic() - last > _REPEAT_SECONDS:
             last = time.monotonic()
             child.send_signal(signal.SIGUSR2)
-        if stalls.found():
+        if stalls.detected():
             print("error: this rank finished no update for too long; its stacks are above", file=sys.stderr)
             stalls.end()
     return code

@@ -180,7 +180,7 @@ class Trainer:
                     self.throughput.time(time.perf_counter() - began, waited)
                     for batch in microbatches:
                         self.throughput.add(self.objective.cost(batch))
-                    self._progress.made()
+                    self._progress.updated()
                     self.watcher.stepped(self.step, config.total_steps)
                     if fetched is not None:
                         last |= self._log(fetched, sums)
