@@ -68,7 +68,7 @@ def without_paths(config: C) -> C:
 
 def record_beside(path: Path) -> dict[str, Any]:
     """Return the record of the run whose config is the file; empty for other files. It only adds information, so a
-    damaged one is like none."""
+    damaged one is ignored."""
     with suppress(OSError, ValueError):
         record = json.loads((path.parent / "provenance.json").read_text(encoding="utf-8"))
         return record if isinstance(record, dict) else {}

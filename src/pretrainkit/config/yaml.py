@@ -74,7 +74,7 @@ def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
         ValueError,
         OverflowError,
         AttributeError,
-    ) as error:  # a date that does not exist, or is none; a long number
+    ) as error:  # an impossible or malformed date; a long number
         raise ConfigError(f"{where} is not valid YAML: {error}\n  quote such values") from None
 
 

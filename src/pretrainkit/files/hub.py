@@ -57,8 +57,8 @@ def fetch_model(name: str) -> Path:
 
 
 def _earlier_download(repository: str, revision: str | None, reason: str) -> Path:
-    """Return the folder of a model in the hub's cache. `reason`: why the hub was not asked. Raises InputError if there
-    is none."""
+    """Return the folder of a model in the hub's cache, because the hub cannot be reached for this `reason`. Raises
+    InputError if the model is not in the cache."""
     from huggingface_hub import ModelCard, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

@@ -24,7 +24,7 @@ DEVICE_FAILED = {
 _NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
 UNUSABLE = {*NO_SPACE, *DEVICE_FAILED, *_NOT_ALLOWED_NUMBERS, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE}
-"""Error numbers for what the system, and not our code, is to blame for: also files that vanish or may not be used."""
+"""Error numbers that the system and not our code causes, also for files that vanish or may not be used."""
 
 
 @contextmanager

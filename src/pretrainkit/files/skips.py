@@ -42,7 +42,7 @@ class Skips:
             examples.append(f"{source}, {place}")
 
     def skip(self, reason: str, source: str, place: str, detail: str = "") -> None:
-        """Count one legal skip, with one warning per reason and file."""
+        """Count one skipped record, which is not an error, with one warning per reason and file."""
         self.leave_out(reason, source, place)
         if (reason, source) not in self._warned:
             self._warned.add((reason, source))

@@ -81,7 +81,8 @@ class SourceFile:
     num_bytes: int
     """Stored size, compressed or not; 0 if the file system does not report it."""
     stamp: str = ""
-    """Changes when the file changes: modification time or ETag of the file system, or sha256 in a corpus' manifest."""
+    """Value that changes with the file: modification time or ETag of the file system, or sha256 in a corpus'
+    manifest."""
     dataset: str | None = None
     """Value of `meta.dataset` for documents without their own meta."""
     begin: int | None = None
@@ -437,7 +438,7 @@ def split_lines(chunks: Iterator[bytes], address: str) -> Iterator[bytes]:
 
 
 def too_large(address: str, has: str) -> DataError:
-    """Return the error for a text that is unlikely to be one; a small compressed file can expand to any size."""
+    """Return the error for a line or book that is probably not text; a small compressed file can expand to any size."""
     return DataError(
         f"{address} {has} of more than {LARGEST_TEXT >> 20} MB\n  check that it is text; split a larger text into lines"
     )

@@ -184,7 +184,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
 
 
 def _require_places(file: str, task: Mapping[str, Any], launch: Launch) -> None:
-    """Raise ConfigError if a rank had no device, a device had no rank, or two processes had the same run folder."""
+    """Raise ConfigError if a rank or a device would have no counterpart, or two processes would share a run folder."""
     kind = str(task["resources"].get("accelerators", ""))
     if file in ("tpu-vm", "tpu-pod", "corpus") or kind.startswith("tpu-"):
         if launch.world_size > 1 or num_hosts(task) > 1:
