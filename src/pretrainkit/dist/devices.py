@@ -102,7 +102,7 @@ def memory_in_use(device: torch.device) -> tuple[int, int] | None:
         import resource
 
         now = int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
-        return now, max(now, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # the kernel lags a little
+        return now, max(now, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # the kernel updates the maximum with a delay
     except (ImportError, OSError):  # not Linux
         return None
 
@@ -168,7 +168,7 @@ def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
 
 def from_host(values: Any, device: torch.device) -> torch.Tensor:
     """Return a tensor on `device` with the values of a NumPy array, tensor or list on the host. If the device has
-    pinned memory, the copy goes through it and the host does not wait."""
+    pinned memory, the copy uses it and the host does not wait."""
     tensor = torch.as_tensor(values, device="cpu")
     if not has_pinned_memory(device):
         return tensor.to(device)

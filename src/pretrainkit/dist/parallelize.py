@@ -41,19 +41,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GRAPHS_PER_KIND = 32
-"""Maximum number of graphs per kind of block before torch runs it uncompiled: layouts and windows of attention, in
-training and evaluation, with fixed and dynamic shapes, for sizes 0 and 1."""
+"""Maximum number of graphs per kind of block, after which torch runs the block uncompiled. It is enough for all layouts
+and windows of attention, in training and evaluation, with fixed and dynamic shapes, and for sizes 0 and 1."""
 
 
 _LEAST_UPDATES = 1000
-"""Minimum updates of a run that compiles by default: compiling takes a minute and saves a small part of an update."""
+"""Minimum number of updates of a run that compiles by default: compiling takes a minute, and saves little per
+update."""
 
 
 class HasBlocks(Protocol):
     """A model with blocks that are compiled, checkpointed and sharded one by one."""
 
     def blocks(self) -> list[nn.Module]:
-        """Return the large repeated submodules, in order. Their parameters must not be used outside of them as well."""
+        """Return the large repeated submodules, in order. The rest of the model must not use their parameters."""
 
 
 @runtime_checkable

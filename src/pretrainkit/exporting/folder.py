@@ -85,7 +85,7 @@ def _folder_beside(out: Path) -> tuple[Path, int]:
     descriptor that holds its lock. Remove such folders of killed processes."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Also those for the temporary folder itself, when the parts of an export are written like exports.
+        # A temporary folder can itself be the `out` of another export: also remove the temporary folders of those.
         name, suffix = re.escape(out.name), "-[0-9a-f]{8}"
         for left in os.listdir(out.parent):
             if re.fullmatch(rf"\.{name}{suffix}|\.\.{name}{suffix}{suffix}", left):

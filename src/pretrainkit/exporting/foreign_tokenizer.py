@@ -59,7 +59,7 @@ def changed_tokenizer(folder: Path, changes: TokenizerChanges, out: Path) -> Pat
     from tokenizers import Regex, Tokenizer, normalizers, processors
 
     if not (folder / TOKENIZER_JSON).is_file():
-        raise _unreadable(folder, [], f"the model needs it with {changes}, which needs a {TOKENIZER_JSON}")
+        raise _unreadable(folder, [], f"it has no {TOKENIZER_JSON}, which is needed for {changes}")
     model = Tokenizer.from_file(str(folder / TOKENIZER_JSON))
     about = _json(folder / CONFIG_JSON) | _json(folder / _ROLES)
     about["tokenizer_class"] = "PreTrainedTokenizerFast"  # others build their own normalizer in place of the file's
@@ -112,7 +112,7 @@ def _converted(folder: Path, names: list[str]) -> Path:
                 shutil.copyfile(path, aside / path.name)
         try:
             tokenizer.save_pretrained(str(aside))
-        except (ValueError, TypeError) as error:  # a piece or a setting that JSON in UTF-8 cannot have
+        except (ValueError, TypeError) as error:  # a piece or a setting that JSON in UTF-8 cannot represent
             raise _unreadable(folder, names, _beginning(error)) from error
     return out
 

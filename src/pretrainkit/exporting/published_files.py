@@ -24,7 +24,7 @@ from pretrainkit.files.manifest import read_object
 _WEIGHTS = "model.safetensors"
 _PICKLED = "pytorch_model"
 _LONGEST = 10_000
-"""Most characters of a header value that is parsed, as in the original."""
+"""Maximum number of characters of a header value that is parsed, as in the original."""
 
 
 def write_published(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ def is_torchscript(file: Path) -> bool:
     try:
         with ZipFile(file) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    except (BadZipFile, ValueError, NotImplementedError):  # of zipfile, if damaged: the other reader explains it
+    except (BadZipFile, ValueError, NotImplementedError):  # a damaged archive, which the other reader reports
         return False
 
 
@@ -174,7 +174,7 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
             names = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             root = next(names).removesuffix("data.pkl")
             read = (entry for entry in archive.infolist() if entry.filename.startswith((f"{root}data", f"{root}const")))
-            if any(entry.compress_type != ZIP_STORED for entry in read):  # it compresses only code
+            if any(entry.compress_type != ZIP_STORED for entry in read):  # torch compresses only code
                 raise ValueError("its tensors are compressed, which torch.jit.save does not do")
             return dict(_tensors_of(_TorchScriptReader(archive, root).load()))
     except Exception as error:  # damaged pickles and archives raise exceptions of any type

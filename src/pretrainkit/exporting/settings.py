@@ -33,7 +33,7 @@ class Settings:
     config: dict[str, Any]
     """The run's config as nested plain values; `data.train` and `data.valid` are empty."""
     trained_length: int | None
-    """Most tokens of an example in training; None if unknown or not counted in tokens."""
+    """Largest number of tokens of an example in training; None if unknown or not counted in tokens."""
     has_own_model: bool
     """True if the model in `config` matches the weights: `config.json` is unchanged since the export."""
     held_out: tuple[str, ...] = ()

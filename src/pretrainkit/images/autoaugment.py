@@ -118,7 +118,7 @@ def amount(name: str, level: int, sign: int = 1) -> float:
 
 
 def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
-    """Apply all operations in order, and return an image of the same size. Deterministic."""
+    """Apply all operations in order, and return an image of the same size."""
     table_3V: Table | None = None
     for operation in operations:
         if operation.name in _FROM_VALUES:

@@ -36,7 +36,7 @@ Adjustment = tuple[Property, float]
 Step = Callable[[Pixels], Pixels]
 """A transform without random choices left."""
 Normalized = NDArray[np.float32]
-"""(3, height, width)."""
+"""Normalized image, (3, height, width)."""
 _ERASED_AREA = (0.02, 1 / 3)
 _ERASED_RATIO = (0.3, 1 / 0.3)
 _TRIES = 10
