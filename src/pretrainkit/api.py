@@ -22,12 +22,12 @@ from pretrainkit.eval.inference import InferenceRequest, RequestOptions
 from pretrainkit.eval.probe_config import ProbeConfig, ProbeOptions
 from pretrainkit.files.manifest import fingerprint
 from pretrainkit.recipes.capabilities import (
+    BuildsOnEncoder,
     DataCheck,
     EncodesImages,
     Evaluates,
     GenerateOptions,
     Infers,
-    StandsOnEncoder,
 )
 from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import check_config, load_config, recorded_config, resolve_config
@@ -201,7 +201,7 @@ def new_project(
 
     Raises:
         DataError: The data cannot be used.
-        InputError: `out` holds something else than this project.
+        InputError: `out` contains anything but this project.
     """
     from pretrainkit.project.new import new_project as create_project
     from pretrainkit.project.new import run_project
@@ -468,7 +468,7 @@ def predict(
     """
     config = read_model(existing_folder(path), None, None, False)[0]
     recipe = find_recipe(config.recipe)
-    if not isinstance(recipe, StandsOnEncoder):
+    if not isinstance(recipe, BuildsOnEncoder):
         verb = "infer" if isinstance(recipe, Infers) else "generate"
         raise InputError(
             f"{path} is a model of recipe {config.recipe!r}, not a fine-tuned model\n"

@@ -168,7 +168,7 @@ def test_files_are_named_by_patterns_that_match_nothing_else(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "holds no file"),
+        ({}, "contains no file"),
         ({"a.png": b"", "b.pdf": b""}, "there is no readable text file\n  1 files with the suffix .pdf"),
         ({"a.txt": b"\xff" * 9000, "b.txt": b"\xfe" * 9000}, "no readable text file\n  2 broken files (not UTF-8)"),
         ({"a.txt": b"A line.\n" * 1000}, "are too little text to hold some out"),
@@ -223,9 +223,9 @@ def test_a_project_is_not_replaced_by_another(tmp_path):
         new_project("t5", [raw], tmp_path / "made", hours=None)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.tex").write_text("")
-    with pytest.raises(InputError, match="holds something else than a project") as caught:
+    with pytest.raises(InputError, match="is not empty and contains no project") as caught:
         new_project("bert", [raw], tmp_path / "full", hours=None)
-    assert "--out FOLDER" in remedies.followed(caught.value, "project/new.py: … holds something else than a project")
+    assert "--out FOLDER" in remedies.followed(caught.value, "project/new.py: … is not empty and contains no project")
 
 
 @pytest.mark.parametrize("verbosity", ["quiet", "verbose"])

@@ -37,7 +37,7 @@ def pixels(value):
 
 
 def rendered(found):
-    """The page of a check, which says what was found."""
+    """The page of a check, which shows its results."""
     page = render_data(vars(found), "mine.yaml", "recipe")
     assert len(page) < 2_000_000
     assert "src=" not in page.replace('src="data:image/png', "")

@@ -10,7 +10,7 @@ from pretrainkit.cli.options import Data, Device, JsonLines, LaunchOptions, Orig
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.train import train
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.capabilities import StandsOnEncoder
+from pretrainkit.recipes.capabilities import BuildsOnEncoder
 from pretrainkit.recipes.registry import recipes_able
 
 
@@ -42,7 +42,7 @@ def finetune(
 
     To try several learning rates and seeds, and to choose the best run, use `pretrainkit sweep`.
     """
-    recipe = next(iter(recipes_able(StandsOnEncoder)))
+    recipe = next(iter(recipes_able(BuildsOnEncoder)))
     task = task.removeprefix(f"{recipe}/")
     if "/" in task or task.endswith((".yaml", ".yml")):
         raise InputError(

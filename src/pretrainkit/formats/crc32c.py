@@ -46,7 +46,7 @@ def masked(crcs: Any) -> Any:
 
 def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> Registers:
     """Return the (N,) CRCs of the pieces of `data` with these offsets and sizes in bytes."""
-    # Longest pieces first, so that the pieces with another word of 8 bytes are always the first `num_active` ones.
+    # Longest pieces first, so that the first `num_active` pieces are always those with a further word of 8 bytes.
     order = np.argsort(-sizes, kind="stable")
     begins, sizes = begins[order], sizes[order]
     registers = np.full(len(sizes), _ONES, np.uint32)

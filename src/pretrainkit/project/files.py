@@ -56,7 +56,7 @@ def write_project(folder: Path, recipe: str, proposal: Proposal, stages: Sequenc
 
 
 def shown(value: Any) -> str:
-    """Return a value for people."""
+    """Format a value for people."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, float):
@@ -124,7 +124,7 @@ def _script(stages: Sequence[Stage]) -> str:
 
 
 def _command(stage: Stage) -> str:
-    """Return the command; a long list of files has one in each line."""
+    """Return the command line, with one word per line if it is long."""
     words = [shlex.quote(word) for word in ("pretrainkit", *stage.command)]
     line = " ".join(words)
     return line if len(line) <= 400 else " \\\n  ".join(words)
@@ -138,7 +138,7 @@ def _readme(recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequ
     commands = "\n".join(_command(stage) for stage in stages)
     sections = [
         f"# {recipe} from {', '.join(Path(path).name for path in data)}",
-        "Made by `pretrainkit new`. This page says what was found and what was decided. Start the project, or\n"
+        "Made by `pretrainkit new`. This page lists what the data contain and all decisions. Start the project, or\n"
         f"resume it after an interruption, with `bash {RUN}`. At the end the report is in `{REPORT}`.",
         "## Data",
         "\n".join(f"- `{path}`" for path in data),
@@ -155,8 +155,8 @@ def _readme(recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequ
         f"```bash\n{commands}\n```",
         "## Another run",
         "To see what a setting changes, train again with it and compare the runs. The first command differs from the\n"
-        "first run in the seed only, which shows how far results vary by chance. Any setting can be changed so, such\n"
-        "as `optimizer.peak_lr=1e-3`.",
+        "first run in the seed only, which shows how far results vary by chance. Change any setting in the same way,\n"
+        "such as `optimizer.peak_lr=1e-3`.",
         "```bash\n" + "\n".join(_command(stage) for stage in COMPARISON) + "\n```",
     ]
     return "\n\n".join(sections) + "\n"

@@ -38,7 +38,7 @@ class Project:
     record: Mapping[str, Any]
     """Request and proposal, as in project.json: recipe, data, hours, preset, found, left_out, decisions, commands."""
     is_new: bool
-    """False if it was there before."""
+    """False if the project existed before."""
 
     @property
     def script(self) -> Path:
@@ -65,7 +65,7 @@ def new_project(
 
     Raises:
         ConfigError: There is no such recipe.
-        InputError: The recipe cannot start projects, or `out` holds something else.
+        InputError: The recipe cannot start projects, or `out` contains anything else.
         DataError: The data cannot be used.
     """
     if hours is not None:
@@ -152,7 +152,7 @@ def _absolute(data: Sequence[str | Path]) -> tuple[str, ...]:
         if not names:
             raise InputError(f"there is no file or folder {given}\n  check the spelling")
         if not any(os.path.isfile(name) or any(files for _, _, files in os.walk(name)) for name in names):
-            raise InputError(f"{given} holds no file\n  give a folder with data")
+            raise InputError(f"{given} contains no file\n  give a folder with data")
         absolute += names
     if not absolute:
         raise InputError("there are no data to start from\n  name at least one file or folder")
@@ -160,13 +160,13 @@ def _absolute(data: Sequence[str | Path]) -> tuple[str, ...]:
 
 
 def _existing(folder: Path, recipe: str, data: Sequence[str], hours: float | None) -> dict[str, Any] | None:
-    """Return the record of the project in `folder`; None if there is nothing. Raises InputError if it holds something
-    else."""
+    """Return the record of the project in `folder`; None if the folder is empty. Raises InputError if it contains
+    anything else."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     path = folder / RECORD
     if not path.is_file():
-        raise InputError(f"{folder} holds something else than a project\n  name a new folder: --out FOLDER")
+        raise InputError(f"{folder} is not empty and contains no project\n  name a new folder: --out FOLDER")
     record = read_object(path)
     wanted = {"recipe": recipe, "data": list(data), "hours": record.get("hours") if hours is None else hours}
     if changed := [name for name, value in wanted.items() if record.get(name) != value]:

@@ -414,7 +414,7 @@ class CorruptsWords(Capability[Run]):
 
 
 class EncodesText(Capability[Run]):
-    """Has a text encoder, on which a model of a `StandsOnEncoder` recipe can be built."""
+    """Has a text encoder, on which a model of a `BuildsOnEncoder` recipe can be built."""
 
     does = "encode texts"
 
@@ -487,7 +487,7 @@ class Benchmark:
     the zip and the reasons for which the leaderboard would reject it."""
 
 
-class StandsOnEncoder(Capability[Run]):
+class BuildsOnEncoder(Capability[Run]):
     """Builds models from the encoder of another recipe, set by `init_from`, and a new head."""
 
     does = "build a model on an encoder of another recipe"

@@ -15,7 +15,7 @@ from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.exporting.folder import new_file
 from pretrainkit.exporting.settings import SETTINGS, read_settings
-from pretrainkit.recipes.capabilities import Evaluates, StandsOnEncoder
+from pretrainkit.recipes.capabilities import BuildsOnEncoder, Evaluates
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import first_able
 from pretrainkit.running.configs import load_config
@@ -109,7 +109,7 @@ def build_probes(
     from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
     from pretrainkit.rng import stream_key
 
-    tasks = first_able(StandsOnEncoder)
+    tasks = first_able(BuildsOnEncoder)
 
     def evaluation(probe: TaskProbeConfig) -> Evaluation:
         probed = tasks.open_probe(probe, config.evaluate.probe_folders, recipe, config, tokenizer, world, precision)

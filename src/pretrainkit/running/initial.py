@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture, shown
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.capabilities import FitsWeights, StandsOnEncoder
+from pretrainkit.recipes.capabilities import BuildsOnEncoder, FitsWeights
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, resolve_config
@@ -95,7 +95,7 @@ def with_extra_steps(config: RunConfig) -> RunConfig:
 
 def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
     """Return the config with its pretrained encoder, if its recipe needs one. A config that was bound before has it."""
-    if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
+    if not isinstance(recipe, BuildsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
         return config
     init, path = config.init, existing_folder(config.init_from)
     encoder_config, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
@@ -127,7 +127,7 @@ def load_initial(model: nn.Module, config: RunConfig) -> None:
     step = config.first_step if config.init.restore == "all" else config.init.step
     opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)
     recipe = find_recipe(config.recipe)
-    if isinstance(recipe, StandsOnEncoder):
+    if isinstance(recipe, BuildsOnEncoder):
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
         return
     given_config = opened.config

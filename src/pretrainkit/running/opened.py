@@ -13,7 +13,7 @@ from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.class_names import read_by_head
 from pretrainkit.exporting.settings import REST, ROUNDED, SETTINGS, is_rounded, read_settings
 from pretrainkit.files.manifest import expected_form, read_object
-from pretrainkit.recipes.capabilities import Generates, Infers, KeepsTokenizer, Scores, StandsOnEncoder
+from pretrainkit.recipes.capabilities import BuildsOnEncoder, Generates, Infers, KeepsTokenizer, Scores
 from pretrainkit.recipes.exchange import ReadsHuggingFace
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import able, find_recipe, recipe_of_huggingface, recipes_able
@@ -132,12 +132,12 @@ def read_model(
         with expected_form(path / "config.json", _COPY_AGAIN):
             if pooling is None:
                 config, weights = able_reader.import_huggingface(path)
-            elif isinstance(reader, StandsOnEncoder):
+            elif isinstance(reader, BuildsOnEncoder):
                 config, weights = reader.import_classifier(path, pooling)
             else:
                 raise InputError(
                     f"recipe {reader.name!r} has no option for pooling\n"
-                    f"  leave --pooling out, or use --recipe {next(iter(recipes_able(StandsOnEncoder)))}"
+                    f"  leave --pooling out, or use --recipe {next(iter(recipes_able(BuildsOnEncoder)))}"
                 )
         if settings is not None and reader.name == own:
             carried = load_config(settings.config)
@@ -253,6 +253,6 @@ def recipe_of_export(folder: Path) -> str:
     content = read_object(folder / "config.json", _COPY_AGAIN)
     with expected_form(folder / "config.json", _COPY_AGAIN):
         has_head = read_by_head(content) is not None
-    if has_head and (readers := recipes_able(StandsOnEncoder)):
+    if has_head and (readers := recipes_able(BuildsOnEncoder)):
         return next(iter(readers))
     return recipe_of_huggingface(content.get("model_type"), str(folder))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import ConfigError, InputError
-from pretrainkit.recipes.capabilities import PlansWithoutData, StandsOnEncoder
+from pretrainkit.recipes.capabilities import BuildsOnEncoder, PlansWithoutData
 from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.running.fitting import (
     DEVICES,
@@ -168,7 +168,7 @@ def make_plan(
     shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
     config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
     problems, assumed, speed = config.problems(num_gpus), None, None
-    if config.has_training_data and not (isinstance(recipe, StandsOnEncoder) and not recipe.has_encoder(config)):
+    if config.has_training_data and not (isinstance(recipe, BuildsOnEncoder) and not recipe.has_encoder(config)):
         config = recipe.bind(config)
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=0, world_size=1)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.capabilities import StandsOnEncoder
+from pretrainkit.recipes.capabilities import BuildsOnEncoder
 from pretrainkit.recipes.registry import first_able
 
-BENCHMARK = first_able(StandsOnEncoder).benchmark
+BENCHMARK = first_able(BuildsOnEncoder).benchmark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Plan:
     tasks: tuple[str, ...] = BENCHMARK.usual
     lrs: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     num_seeds: int = 3
-    """Seeds 0, 1, ..."""
+    """Number of seeds, from 0."""
     folders: tuple[str, ...] = ()
     """Data folders of named tasks, as `NAME=DIR`."""
     settings: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ class Sweep:
     plan: Plan
     out: Path
     num_jobs: int = 1
-    """Most runs at a time; fewer if memory is short."""
+    """Maximum number of runs at a time; fewer if memory is short."""
     keeps_all: bool = False
     """True to keep the weights of runs that were not chosen."""
     say: Callable[[str], None] = field(default=lambda text: None)
@@ -221,7 +221,7 @@ class Sweep:
             values = parse_yaml(config.read_text("utf-8"), str(config))
             start = Path(values["init_from"]).parts[-len(Path(right.name).parts) :]
             if start != Path(right.name).parts:
-                self.say(f"{cell.name} is trained again: it began from {'/'.join(start)}, not {right.name}")
+                self.say(f"{cell.name} is trained again: it started from {'/'.join(start)}, not {right.name}")
                 shutil.rmtree(folder)
 
     def _is_finished(self, cell: Cell) -> bool:

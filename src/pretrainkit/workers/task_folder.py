@@ -32,9 +32,10 @@ from pretrainkit.files.manifest import atomic_file
 
 _BEAT_SECONDS = 0.5
 _SILENT_SECONDS = 3.0
-"""A worker that was asked to stop and does not beat for this time has ended."""
+"""A worker that was asked to stop has ended if the number in its file has not changed for this time."""
 _LOST_SECONDS = 90.0
-"""A worker that does not beat for this time is considered dead. Network disks show changes late."""
+"""A worker is considered dead if the number in its file has not changed for this time. Network disks show changes
+late."""
 _GIVE_UP_SECONDS = 10.0
 """A worker that does not stop within this time ends itself."""
 _LOG_LINES = 20
@@ -106,7 +107,7 @@ class TaskFolder:
                 error = json.loads(self._file(number, "error").read_bytes())
                 raise (DataError if error["is_input"] else RunError)(error["message"])
             beats, earlier = self._beats(), beats
-            # Before the first beat, tasks may wait in a queue. A worker is lost only if its beats have stopped.
+            # Tasks without a file may wait in a queue. A worker is lost only if its number no longer changes.
             if new or not beats or any(beats.get(number) != beat for number, beat in earlier.items()):
                 changed = time.monotonic()
             is_lost = time.monotonic() - changed > _LOST_SECONDS

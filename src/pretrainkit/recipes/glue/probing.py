@@ -123,7 +123,7 @@ def open_probe(
     world: World,
     precision: Precision,
 ) -> Evaluator:
-    """Open a probe; see `StandsOnEncoder.open_probe`. `glue` is the recipe of the task."""
+    """Open a probe; see `BuildsOnEncoder.open_probe`. `glue` is the recipe of the task."""
     task = named_task(probe.task)
     if not task.valid_splits:
         raise ConfigError(f"evaluate.probes: {probe.task} has no training data\n  choose another task, such as mnli")

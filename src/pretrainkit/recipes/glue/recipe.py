@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.capabilities import (
     Benchmark,
+    BuildsOnEncoder,
     EncodesText,
     Evaluates,
     Evaluator,
@@ -17,7 +18,6 @@ from pretrainkit.recipes.capabilities import (
     KeepsTokenizer,
     PlansWithoutData,
     ShowsExamples,
-    StandsOnEncoder,
     StoredRecord,
 )
 from pretrainkit.recipes.exchange import (
@@ -67,7 +67,7 @@ class Glue(
     KeepsTokenizer[GlueRun],
     Evaluates[GlueRun],
     Infers[GlueRun],
-    StandsOnEncoder[GlueRun],
+    BuildsOnEncoder[GlueRun],
     TellsIds[GlueRun],
     ReadsHuggingFace[GlueRun],
     WritesHuggingFace[GlueRun],
