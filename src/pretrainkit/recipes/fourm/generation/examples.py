@@ -143,7 +143,7 @@ _DTYPES = {"image": np.int32, "pixels": np.uint8, "vectors": np.float32}
 
 @dataclass(frozen=True)
 class Link:
-    """Model of a chain, with the config that tells how it reads examples."""
+    """Model of a chain, with the config that says how it reads examples."""
 
     config: FourMRun
     model: FourM

@@ -30,9 +30,9 @@ _TOKEN_PREFIXES = ("tok_", "map_")
 
 
 def cosine(num_steps: int, num_tokens: int) -> list[int]:
-    """Return the tokens of each step by the cosine schedule: few in the first and the last steps. Each step is rounded
-    separately and gets at most the tokens that are left. With many steps the first ones get none, maybe the last,
-    too."""
+    """Return the number of tokens of each step by the cosine schedule: few in the first and the last steps. Each step
+    is rounded separately and gets at most the tokens that are left. With many steps the first ones get none, maybe the
+    last, too."""
     curve = [0.5 * (1 + math.cos(math.pi * step / num_steps)) for step in range(num_steps)]
     counts: list[int] = []
     for before, after in itertools.pairwise(curve):
@@ -111,8 +111,8 @@ class TargetConfig(Config):
     num_steps: PositiveInt = 8
     """Images only: number of steps."""
     schedule: Literal["cosine", "linear", "one"] | tuple[PositiveInt, ...] | None = None
-    """Images only: tokens of each step. cosine, linear, or one (one token per step); or numbers that add up to the
-    tokens of the image. null: cosine with maskgit, otherwise linear."""
+    """Images only: number of tokens of each step. cosine, linear, or one (one token per step); or numbers that add up
+    to the number of tokens of the image. null: cosine with maskgit, otherwise linear."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature, by which logits are divided; 0: always the most likely token."""
     temperature_schedule: str = "constant"

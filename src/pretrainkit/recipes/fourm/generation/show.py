@@ -30,7 +30,7 @@ _HEAT = np.array([(20, 20, 70), (30, 90, 200), (40, 190, 190), (200, 220, 70), (
 """Colours of depth from near to far."""
 _GOLDEN = 0.61803398875
 _NUMBERS: Mapping[str, int] = {"depth": 1, "colors": 3}
-"""Count of numbers that a token represents, by the reader of a modality."""
+"""Number of values that a token represents, by the reader of a modality."""
 _BOX = re.compile(r"v0=(\d+) v1=(\d+) v2=(\d+) v3=(\d+) ((?:(?!v\d=).)+)")
 _FIGURE = re.compile(r"v1=(\d+) v0=(\d+)")
 _NUMBER = re.compile(r"v0=(\d+)")
@@ -39,7 +39,7 @@ _SIDE = 128
 """Side of a cell in pixels."""
 _GAP, _HEAD = 6, 18
 _CHARACTERS = 20
-"""Characters of a line in a cell."""
+"""Maximum number of characters per line of a cell."""
 Boxes = Sequence[tuple[str, Sequence[float]]]
 """Class and coordinates (xmin, ymin, xmax, ymax, as shares of the image) of each box."""
 _MOST_GUESSES = 64

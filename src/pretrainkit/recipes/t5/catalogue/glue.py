@@ -67,4 +67,4 @@ RATES = {
     "glue_mnli_matched_v002": 0.0,
     "glue_ax_v002": 0.0,
 }
-"""Examples of the official training sets; 0 for tasks that are only evaluated. WNLI is trained as WSC and DPR."""
+"""Sizes of the official training sets; 0 for tasks that are only evaluated. WNLI is trained as WSC and DPR."""

@@ -200,8 +200,8 @@ def text_task(
     metrics: Metrics = (),
     after: Sequence[Step] = (),
 ) -> Task:
-    """Return a task whose `steps` make the texts `inputs` and `targets` from rows, which are then tokenized and ended
-    with EOS. `after`: steps after the cache marker, before EOS is appended."""
+    """Return a task whose `steps` make the texts `inputs` and `targets` from rows; the task then tokenizes them and
+    appends EOS. `after`: steps after the cache marker, before EOS is appended."""
     return Task(
         name,
         source,

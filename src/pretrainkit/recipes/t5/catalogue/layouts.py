@@ -24,7 +24,7 @@ SQUAD = {
     "train": _packed(("train-v1.1.json", "train.json"), SquadJson, ".gz"),
     "validation": _packed(("dev-v1.1.json", "dev.json", "validation.json", "xquad.en.json"), SquadJson, ".gz"),
 }
-"""XQuAD's English file is a part of the development set."""
+"""Names of the files of each split. XQuAD's English file is a part of the development set."""
 
 _CORPUS = {"train": ("train/*.jsonl",), "validation": ("valid/*.jsonl", "validation/*.jsonl")}
 

@@ -196,7 +196,7 @@ class _Match:
 
     place: int
     num_shared: int
-    """Words before and after the pronoun that also occur in the hypothesis."""
+    """Number of words next to the pronoun, before and after it, that also occur in the hypothesis."""
     candidate: str
     """Words of the hypothesis between them."""
 

@@ -159,4 +159,5 @@ RATES = {
     "super_glue_axb_v102": 0.0,
     "super_glue_axg_v102": 0.0,
 }
-"""Examples of the official training sets (for WSC those with the right noun); 0 for tasks that are only evaluated."""
+"""Sizes of the official training sets (for WSC the number of examples with the right noun); 0 for tasks that are only
+evaluated."""
