@@ -14,8 +14,8 @@ timing, all contestants get the same weights and must have the same loss and the
 
 "ours" and "theirs" compute the same examples, masked by the original's rule, which leaves slots empty. "packed" is how
 ours trains: the same number of rows, with empty slots filled by further draws. "theirs, tuned" is the original with
-those of our improvements that need no change of the model: fused AdamW, freed memory is kept, and idle threads sleep
-soon. A useful token is in a slot that is not empty.
+those of our improvements that need no change of the model: fused AdamW, keeping freed memory, and letting idle
+threads sleep soon. A useful token is in a slot that is not empty.
 """
 
 import argparse

@@ -2,19 +2,20 @@
 
     python benchmarks/gpu.py --minutes 10 --out FOLDER [--only NAME ...] [--pretend] [--write]
 
-Each part runs in a process of its own with a limit of time, and writes FOLDER/NAME.json when it is done; FOLDER/gpu.md
-is written again after each; what a part prints is in FOLDER/NAME.log. Parts that do not fit into --minutes are skipped
-and named; the same command does them. With --warm N, the parts are first run N at a time for a few steps that are not
-measured, which fills the cache of torch.compile: the times to compile are then those of this pass.
+Each part runs in a process of its own with a time limit, and writes FOLDER/NAME.json when it is done. FOLDER/gpu.md is
+written again after each part. What a part prints is in FOLDER/NAME.log. Parts that do not fit into --minutes are
+skipped, and the report names them; to measure them, run the same command again. With --warm N, the parts are first run
+N at a time for a few steps that are not measured, which fills the cache of torch.compile; the compile times in the
+report are then those of this pass.
 
-    environment    versions, what matrix products and copies reach
+    environment    versions, and the rates that matrix products and copies reach
     gradients-NAME a model of two layers: losses and gradients against the CPU's float32, in float32, bfloat16 and
                    compiled; memory is filled with garbage first
     short-runs     attention dropout of the flash kernel; 50 steps in bfloat16 against float32; a resumed run
     WORKLOAD       the real trainer on random examples that are held in memory: 20 steps to warm up, 50 timed by CUDA
                    events, then three under the profiler
     WORKLOAD+NAME  the same with one thing changed
-    pipeline       T5 from shards, all of the data path: how long the device waits for data
+    pipeline       T5 from shards with the complete data path: how long the device waits for data
     transformers   BERT of transformers on the same batches, compiled, in bfloat16
 
 MFU counts the matrix products of real tokens (3 x forward, nothing recomputed) over the datasheet's rate. --pretend
@@ -74,24 +75,24 @@ class Workload:
     preset: str
     batch_size: int
     words: tuple[str, ...] = ()
-    """Settings on top of the preset's."""
+    """Changes to the preset's settings."""
     goal: float | None = None
-    """MFU."""
+    """MFU that the run must reach."""
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name to further settings: one thing changed."""
+    """Further settings of each variant, by its name; `CHANGES` has the variants that change the model."""
     warm_up: int = WARM_UP
     timed: int = TIMED
 
 
 def _leave_head(model: torch.nn.Module) -> None:
-    """Compile blocks alone."""
+    """Compile only the blocks, not the head."""
     for module in model.modules():
         if isinstance(module, CompiledApart):
             cast(Any, module).compile = lambda: None
 
 
 def _freeze_bias(model: torch.nn.Module) -> None:
-    """Compute no gradient of relative biases."""
+    """Compute no gradients of the relative biases."""
     for module in model.modules():
         if isinstance(module, RelativeBias):
             module.requires_grad_(False)
@@ -102,7 +103,7 @@ def _use_graphs(model: torch.nn.Module) -> None:
 
 
 CHANGES = {"plain-head": _leave_head, "fixed-bias": _freeze_bias, "cuda-graphs": _use_graphs}
-"""Variant to what it does to the model before it is compiled; the others are settings alone."""
+"""Functions that change the model before it is compiled, by variant. The other variants only change settings."""
 _EAGER = {"eager": ("parallel.compile=off",)}
 _BLOCKS = _EAGER | {"wide-residual": ("precision.residual=float32",)}
 _ADAMW = ("optimizer.name=adamw", "optimizer.peak_lr=1e-4", "optimizer.max_grad_norm=1.0")
@@ -128,7 +129,7 @@ TINY = {
     "fourm": ("fourm/tiny", 2),
     "image_tokenizer": ("image_tokenizer/tiny", 2),
 }
-"""Recipe to its smallest preset and a batch."""
+"""Smallest preset and a batch size, by recipe."""
 TWO_LAYERS = {
     "bert": ("bert/base", "model.num_layers=2", "model.vocab_size=4096", *_NO_DROPOUT),
     "bert-modern": ("bert/modern-base", "model.num_layers=2", "model.vocab_size=4096"),
@@ -143,7 +144,7 @@ TWO_LAYERS = {
 
 
 def bound(preset: str, words: Sequence[str]) -> tuple[Any, Any]:
-    """The recipe and the config of a preset that needs no data."""
+    """Return the recipe and the config of a preset, changed so that it needs no data."""
     recipe: Any = find_recipe(preset.partition("/")[0])
     fixed = ["data.prefetch=2", "checkpoint.keep_last=1", "evaluate.num_samples=0"]
     if preset == "clip/zerovl":  # its towers without their weights, which would have to be downloaded
@@ -157,7 +158,8 @@ def bound(preset: str, words: Sequence[str]) -> tuple[Any, Any]:
 
 
 def random_batch(recipe: Any, config: Any, num: int, seed: int) -> dict[str, np.ndarray]:
-    """The longest examples that the config allows, of random ids and pixels: zeros are multiplied faster."""
+    """Return the longest examples that the config allows. Ids and pixels are random, because a GPU multiplies zeros
+    faster."""
     rng = np.random.default_rng(seed)
     batch = recipe.assumed_batch(config, num)
     most = getattr(config.model, "vocab_size", None) or 90
@@ -200,7 +202,7 @@ def trainer_of(
     watcher: Watcher,
     change: Callable[[torch.nn.Module], None] = lambda model: None,
 ) -> Trainer:
-    """The real trainer, on examples in memory, after `change` of its model."""
+    """Return the real trainer on examples in memory. `change` is called with the model first."""
     size = config.data.batch_size
     source = InMemory(recipe, config, 4 * size)
     order = Order(source.sizes, weights=[None], mode="shuffle", seed=config.seed, batch_size=size)
@@ -212,7 +214,7 @@ def trainer_of(
 
 
 class Timer(Watcher):
-    """Notes the time of every step, and looks closer at those after the timed ones."""
+    """Records the time of every step, and profiles the steps after the timed ones."""
 
     def __init__(self, warm_up: int, timed: int, device: torch.device) -> None:
         self.warm_up, self.timed, self.device = warm_up, timed, device
@@ -264,11 +266,11 @@ _KINDS = (
     ("optimizer", ("multi_tensor_apply", "foreach")),
     ("copies", ("memcpy", "memset", "direct_copy", "catarray")),
 )
-"""Kind to parts of the names of its kernels, of which the first that fits counts."""
+"""Kinds of kernels, each with parts of the names of its kernels. A kernel has the first kind that fits its name."""
 
 
 def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of kernels, grouped by what their names tell; all others are norms, element-wise work and losses."""
+    """Return the seconds of the kernels of each kind. Kernels of no kind are norms, element-wise work and losses."""
     results = dict.fromkeys([*(kind for kind, _ in _KINDS), "norms, element-wise, losses"], 0.0)
     for name, seconds in kernels.items():
         fitting = (kind for kind, parts in _KINDS if any(part in name.lower() for part in parts))
@@ -279,7 +281,7 @@ def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
 def train(
     workload: Workload, variant: str, device: str, folder: Path, *, pretend: bool, brief: bool = False
 ) -> dict[str, Any]:
-    """The real trainer on examples in memory; `brief`: three steps, to compile."""
+    """Measure the real trainer on examples in memory. `brief`: run only three steps, to compile the model."""
     words = workload.variants.get(variant, ())
     preset, size = workload.preset, workload.batch_size
     given: tuple[str, ...] = ("parallel.compile=on", *workload.words, *words)
@@ -328,7 +330,7 @@ def train(
 
 
 def environment(device: str, *, pretend: bool) -> dict[str, Any]:
-    """Versions, and what this card reaches: products, copies."""
+    """Return versions, and the rates that matrix products and copies reach on this device."""
     results: dict[str, Any] = {"torch": torch.__version__, "device": device}
     size, most = (64, 256) if pretend else (8192, 65_536)
     if device == "cuda":
@@ -346,7 +348,7 @@ def environment(device: str, *, pretend: bool) -> dict[str, Any]:
 
 
 def seconds_of(work: Callable[[], Any], device: str, num: int) -> float:
-    """Mean time of a call, on the device."""
+    """Return the mean seconds of a call, by the clock of the device."""
     for _ in range(3):
         work()
     if device != "cuda":
@@ -366,7 +368,8 @@ def seconds_of(work: Callable[[], Any], device: str, num: int) -> float:
 def gradients_of(
     recipe: Any, config: Any, device: torch.device, compute: str, compiled: str
 ) -> dict[str, torch.Tensor]:
-    """Return the gradients of one update of two microbatches, on the host; `losses` are the terms."""
+    """Return the gradients of an update of two microbatches on the host, by parameter, and the loss terms as
+    `losses`."""
     from pretrainkit.dist.devices import to_device as move
     from pretrainkit.dist.env import World
     from pretrainkit.dist.parallelize import parallelize, unwrap
@@ -381,7 +384,7 @@ def gradients_of(
     set_matmul_precision(precision)
     model = move(recipe.build_model(config), device).train()
     wrapped = parallelize(model, ParallelConfig(compile=compiled), world, precision.compute_dtype)
-    if device.type == "cuda":  # what a kernel leaves unwritten is no zero then
+    if device.type == "cuda":  # so that memory that a kernel does not write is not zero
         garbage = [torch.full((1 << 22,), torch.nan, device=device) for _ in range(64)]
         del garbage
     batches = [to_device(random_batch(recipe, config, 3, seed), device) for seed in (0, 1)]
@@ -407,7 +410,7 @@ its norm."""
 
 
 def gradients(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
-    """Gradients of a small model of a recipe."""
+    """Compare the gradients of a small model of a recipe with those of the CPU."""
     results: dict[str, Any] = {}
     preset, *words = (TINY[name.partition("-")[0]][0],) if pretend else TWO_LAYERS[name]
     recipe, config = bound(preset, ("num_steps=1", *words))
@@ -424,7 +427,9 @@ def gradients(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
             continue
         off = {n: float((grads[n] - g).norm() / (g.norm() + 1e-3 * size)) for n, g in expected.items() if n in grads}
         worst = max(off, key=lambda n: (off[n] != off[n], off[n]))  # NaN first
-        most = max(most, 0.3) if name.endswith("-conv") and compute != "float32" else most  # as on a CPU
+        most = (
+            max(most, 0.3) if name.endswith("-conv") and compute != "float32" else most
+        )  # a CPU's bfloat16 is as far off
         is_good = off[worst] <= most and grads.keys() == expected.keys()
         print(way, {n: round(value, 4) for n, value in off.items()})
         loss = float((grads["losses"] - expected["losses"]).norm() / expected["losses"].norm())
@@ -433,7 +438,8 @@ def gradients(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
 
 
 def short_runs(device: str, *, pretend: bool) -> dict[str, Any]:
-    """Attention dropout, 50 steps in bfloat16 beside float32, and a run that was stopped."""
+    """Check attention dropout, the losses of 50 steps in bfloat16 against float32, and a run that was stopped and
+    resumed."""
     results: dict[str, Any] = {}
     if device == "cuda":
         results["attention dropout"] = attention_dropout(torch.device(device))
@@ -457,8 +463,8 @@ def short_runs(device: str, *, pretend: bool) -> dict[str, Any]:
 
 
 def attention_dropout(device: torch.device, num_seeds: int = 400) -> dict[str, Any]:
-    """The flash kernel with dropout: its mean over many seeds beside the result without, and finite gradients where no
-    example is."""
+    """Check the flash kernel with dropout: its mean over many seeds must be the result without dropout, and gradients
+    must be finite even for tokens that belong to no example."""
     from pretrainkit.nn.cuda.attention import VarlenLayout
 
     ends = torch.tensor([0, 100, 228, 300], dtype=torch.int32, device=device)  # 20 tokens belong to no example
@@ -507,7 +513,7 @@ def short_run(folder: Path, num_steps: int, words: Sequence[str], device: str, *
 
 
 def pipeline(device: str, *, pretend: bool) -> dict[str, Any]:
-    """T5 from token shards on a disk: span corruption on the host while the device computes."""
+    """Measure T5 from token shards on a disk: span corruption on the host while the device computes."""
     from denoising import make_shards
 
     preset, size = TINY["t5"] if pretend else ("t5/1.1-base", 128)
@@ -526,7 +532,8 @@ def pipeline(device: str, *, pretend: bool) -> dict[str, Any]:
 
 
 def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
-    """BERT of transformers on rows of 128 as full as ours: autocast, compiled, clip to norm 1, fused AdamW."""
+    """Measure BERT of transformers on full rows of 128 tokens, like ours: autocast, compiled, clipping to norm 1, fused
+    AdamW."""
     from transformers import BertConfig, BertForPreTraining
 
     import step
@@ -576,11 +583,11 @@ NAMES = (
     "pipeline",
     "transformers",
 )
-"""In the order of what must be known first."""
+"""Names of the parts, the most important first."""
 
 
 def shown(value: Any) -> str:
-    """A value in a cell."""
+    """Return the text of a value in a cell."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -589,7 +596,7 @@ def shown(value: Any) -> str:
 
 
 def report(out: Path) -> str:
-    """The Markdown of all parts that are done, with what is missing."""
+    """Return the Markdown of all parts that are done, with the names of the missing ones."""
     done = {
         name: json.loads((out / f"{name}.json").read_text("utf-8"))
         for name in NAMES
@@ -647,12 +654,12 @@ def report(out: Path) -> str:
 
 
 def shown_all(value: Any) -> str:
-    """A value, or several by name."""
+    """Return the text of a value, or of several by name."""
     return ", ".join(f"{key} {shown(item)}" for key, item in value.items()) if isinstance(value, dict) else shown(value)
 
 
 def run_part(name: str, options: argparse.Namespace, seconds: float, *, brief: bool = False) -> str:
-    """Start a part; returns what became of it."""
+    """Run a part in a new process. Return how it ended."""
     words = ["--part", name, "--out", str(options.out), *(["--pretend"] if options.pretend else [])]
     kind = "warm" if brief else "json"
     with (options.out / f"{name}{'.warm' * brief}.log").open("w", encoding="utf-8") as log:
@@ -681,9 +688,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
-    parser.add_argument("--pretend", action="store_true", help="the smallest presets on the CPU, to see that it runs")
+    parser.add_argument("--pretend", action="store_true", help="the smallest presets on the CPU: a test that it runs")
     parser.add_argument("--write", action="store_true", help="put the report into RESULTS.md")
-    parser.add_argument("--warm", type=int, default=0, metavar="N", help="first compile N parts at a time")
+    parser.add_argument("--warm", type=int, default=0, metavar="N", help="first compile the parts, N at a time")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--brief", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

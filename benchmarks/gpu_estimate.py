@@ -36,7 +36,7 @@ WORKLOADS = {
     "zerovl": ("clip/zerovl=512", ADAMW),
     "fourm-b": ("fourm/b-7=256", ADAMW),
 }
-"""Name to the preset with its number of examples, and what the optimizer moves."""
+"""Preset with its batch size, and bytes per parameter that the optimizer moves, by name."""
 
 
 def estimate(counts: Mapping[str, Any], optimizer_bytes: int) -> dict[str, float]:

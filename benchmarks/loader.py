@@ -157,7 +157,7 @@ def restore_seconds(rows: np.memmap, step: int, num_rounds: int) -> float:
 
 
 def restore_lanes_seconds(num_documents: int, num_rounds: int) -> float:
-    """Return the same for lanes, where the order of an epoch's documents is computed again."""
+    """Return the seconds to restore lanes, for which the order of an epoch's documents is computed again."""
     documents = np.random.default_rng(0).integers(1, 20, num_documents)
 
     def restore() -> None:

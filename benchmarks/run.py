@@ -2,9 +2,9 @@
 
     python benchmarks/run.py [--quick] [--only loader step ...] [--large] [--write]
 
-With --write the tables are also written to benchmarks/RESULTS.md, together with the targets and if they are reached. If
-a benchmark was not run or failed, its old section is kept. Run nothing else at the same time. It takes about 20 minutes
-on two cores. --quick takes about two minutes and is not a measurement.
+With --write the tables are also written to benchmarks/RESULTS.md, together with the targets and whether they are
+reached. If a benchmark was not run or failed, its old section is kept. Run nothing else at the same time. It takes
+about 20 minutes on two cores. --quick takes about two minutes and is not a measurement.
 """
 
 import argparse

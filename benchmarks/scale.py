@@ -1,6 +1,6 @@
-"""`python benchmarks/scale.py PART`: what runs on 256 and 1,024 GPUs and a corpus of 10 TB would need, found out here.
+"""`python benchmarks/scale.py PART`: estimate what runs on 256 and 1,024 GPUs and a corpus of 10 TB need.
 
-Part `training` really makes two updates as rank 0 of a process group whose collectives do nothing, with models of full
+Part `training` makes two updates as rank 0 of a process group whose collectives do nothing, with models of full
 size and short examples (collectives do not depend on the lengths). A dispatch mode counts the collectives of the second
 update, and the bytes that they pass. Memory and operations are those of `pretrainkit plan` for examples of full length.
 `exchange_seconds` says how the time is estimated. Takes about half an hour and 10 GB on two cores.
@@ -49,9 +49,9 @@ class Workload(NamedTuple):
     preset: str
     settings: tuple[str, ...]
     short: tuple[str, ...]
-    """More settings, for short examples of the updates that are really made."""
+    """Further settings, which make the examples short in the updates that are run here."""
     pairs: int = 0
-    """Examples of a batch whose number decides the size of collectives; 0: one per rank is enough."""
+    """Batch size if the sizes of collectives depend on it; 0: one example per rank is enough."""
 
 
 WORKLOADS = {
@@ -266,7 +266,7 @@ def _joining_seconds(folder: Path, num_runs: int = 8, num_pairs: int = 500_000) 
 
 
 class _Planned(Exception):
-    """The tasks of the last pass are planned."""
+    """Raised when the tasks of the last pass are planned."""
 
 
 def corpus(texts: Sequence[str]) -> None:
@@ -325,7 +325,9 @@ def main() -> None:
     """Run a part."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("part", choices=("training", "corpus", "collectives"))
-    parser.add_argument("names", nargs="*", help="Workloads; for corpus, files of text. collectives: NAME RANKS.")
+    parser.add_argument(
+        "names", nargs="*", help="for training, names of workloads; for corpus, text files; for collectives, NAME RANKS"
+    )
     arguments = parser.parse_args()
     if arguments.part == "collectives":
         name, num_ranks = arguments.names

@@ -50,7 +50,7 @@ def peak_kilobytes() -> int:
 
 
 def added_megabytes(world: World, num_pairs: int, width: int, *, gathers: bool) -> float:
-    """Return what a step adds to the memory before it."""
+    """Return the megabytes that a step adds at its peak to the memory before it."""
     config = tiny().changed(objective={"loss": "siglip", "logits_megabytes": 2})
     model, objective = Towers(width), ClipObjective(config)
     precision = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
@@ -90,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # large tensors are given back to the system, and not kept
     context = get_context("spawn")
-    print(f"MB of rank 0, {options.pairs} pairs of a rank, width {options.width}\nranks  neighbours  gathered")
+    print(f"MB of rank 0, {options.pairs} pairs per rank, width {options.width}\nranks  neighbours  gathered")
     for num_ranks in map(int, options.ranks.split(",")):
         store, results = TCPStore("localhost", 0, is_master=True, wait_for_workers=False), context.Queue()
         arguments = (num_ranks, options.pairs, options.width, results)

@@ -6,8 +6,8 @@ The peer is `BertForPreTraining`, or `ModernBertForMaskedLM` for the modern shap
 
 Both run forward, backward, clip to norm 1, fused AdamW, float32, dropout 0.1. The contestants alternate within each
 round. The results are the median CPU time of a step and the ratio of the medians. Before timing, both get the same
-weights and must give the same loss without dropout. `transformers` computes logits at every position and computes
-padding. Ours computes logits only for predictions, and no padding; the benchmark measures the value of this.
+weights and must give the same loss without dropout. `transformers` computes logits at every position and also
+computes padding. Ours computes logits only for predictions, and no padding; the benchmark measures the value of this.
 """
 
 import argparse

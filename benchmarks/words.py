@@ -139,7 +139,7 @@ def main() -> None:
                 best[engine] = min(best.get(engine, measured), measured)
         size = path.stat().st_size
     reference = best["Counter, 16 MB chunks"][0]
-    print(f"{size / 1e6:.0f} MB, {arguments.rounds} interleaved rounds, least CPU seconds\n")
+    print(f"{size / 1e6:.0f} MB, {arguments.rounds} interleaved rounds, the fewest CPU seconds\n")
     print(
         "| engine | CPU-s | MB per CPU-s | peak RSS MB | different words | times Counter |\n|---|---|---|---|---|---|"
     )
