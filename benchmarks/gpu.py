@@ -427,9 +427,8 @@ def gradients(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
             continue
         off = {n: float((grads[n] - g).norm() / (g.norm() + 1e-3 * size)) for n, g in expected.items() if n in grads}
         worst = max(off, key=lambda n: (off[n] != off[n], off[n]))  # NaN first
-        most = (
-            max(most, 0.3) if name.endswith("-conv") and compute != "float32" else most
-        )  # a CPU's bfloat16 is as far off
+        # In bfloat16, the gradients of these models differ as much on a CPU.
+        most = max(most, 0.3) if name.endswith("-conv") and compute != "float32" else most
         is_good = off[worst] <= most and grads.keys() == expected.keys()
         print(way, {n: round(value, 4) for n, value in off.items()})
         loss = float((grads["losses"] - expected["losses"]).norm() / expected["losses"].norm())
