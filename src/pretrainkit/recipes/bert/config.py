@@ -82,7 +82,7 @@ class ModernModelConfig(EncoderConfig):
     global_every: PositiveInt = 3
     """Layers 0, n, 2n, ... attend to the whole example, the others to a window; 1: all layers attend to everything."""
     local_window: PositiveInt = 128
-    """Number of tokens around each token that a local layer attends to: half before it, half after it. Even."""
+    """Number of tokens around each token that a local layer attends to: half before it, half after it; must be even."""
     global_rope_theta: PositiveFloat = 160_000.0
     """Base of the rotary wavelengths in global layers."""
     local_rope_theta: PositiveFloat = 10_000.0

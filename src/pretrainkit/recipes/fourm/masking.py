@@ -66,7 +66,7 @@ class Masking:
     def __init__(
         self, config: MaskingConfig, modalities: Sequence[Modality], mixture: Bound, first_sentinel: int
     ) -> None:
-        """`modalities`: of the model, in order. `first_sentinel`: id of the first sentinel in a sequence."""
+        """`modalities`: those of the model, in order. `first_sentinel`: id of the first sentinel in a sequence."""
         self.config, self.modalities, self._mixture = config, tuple(modalities), mixture
         self._first_sentinel = first_sentinel
         self._inputs, self._targets = Shares(mixture.inputs_KD), Shares(mixture.targets_KD)

@@ -117,7 +117,7 @@ def _lacking(drawing: Drawing, request: ProjectRequest) -> str:
     names = ", ".join(known[:6]) + (f" and {len(known) - 6} more" if len(known) > 6 else "")
     data = " ".join(map(quote, request.data))
     return (
-        f"{max(share, 0.0001):.2%} of the characters of a sample have none and are drawn as empty boxes"
+        f"{max(share, 0.0001):.2%} of the characters of a sample have no glyph and are drawn as empty boxes"
         + (f" ({names})" if known else f", such as {next(iter(drawing.missing))}")
         + f"; to draw them, name fonts that have them: pretrainkit new pixel {data} FONT.ttf --out FOLDER"
     )

@@ -238,7 +238,7 @@ def stream(strips: Sequence[NDArray[np.uint8]], patch_size: int, *, has_color: b
     colors = (3,) if has_color else ()
     patches = np.zeros((int(starts[-1]), patch_size, patch_size, *colors), np.uint8)
     for start, end, strip in zip(starts[:-1].tolist(), starts[1:].tolist(), strips, strict=True):
-        # Divide the columns of a strip into squares, and transpose each to rows. Slot 0 remains for the class token.
+        # Divide the columns of a strip into patches, and transpose each to rows. Slot 0 remains for the class token.
         patches[start + 1 : end] = strip.reshape(-1, patch_size, *strip.shape[1:]).swapaxes(1, 2)
     return {
         "patches": patches.reshape(len(patches), patch_size**2 * (3 if has_color else 1)),
