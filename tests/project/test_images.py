@@ -266,7 +266,8 @@ def test_characters_that_no_font_has_are_named(tmp_path):
     given = tmp_path / "raw"
     project = new_project("pixel", [given], tmp_path / "made", hours=None)
     lacking = project.record["found"]["missing glyphs"]
-    assert re.match(r"0\.\d\d% of the characters of a sample have no glyph .* \(Thai\); to draw them, name fonts", lacking)
+    expected = r"0\.\d\d% of the characters of a sample have no glyph .* \(Thai\); to draw them, name fonts"
+    assert re.match(expected, lacking)
     assert lacking.endswith(f": pretrainkit new pixel {given} FONT.ttf --out FOLDER")
     assert "missing glyphs" in (project.folder / "README.md").read_text(encoding="utf-8")
 

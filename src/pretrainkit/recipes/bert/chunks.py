@@ -162,7 +162,7 @@ def _cut_long_sentences(ends: Ints, last_of_document: Ints, max_tokens: int) -> 
         return ends, last_of_document
     piece_ends = np.repeat(ends, num_pieces)
     last_piece = np.cumsum(num_pieces)
-    # Piece p of a sentence ends max_tokens x (p + 1) after the sentence's begin. The last piece ends with the sentence.
+    # Piece p of a sentence ends max_tokens x (p + 1) after the sentence begins. The last piece ends with the sentence.
     place = np.arange(len(piece_ends)) - np.repeat(last_piece - num_pieces, num_pieces)
     cut = np.repeat(ends - lengths, num_pieces) + (place + 1) * max_tokens
     return np.minimum(piece_ends, cut), np.concatenate([[0], last_piece])[last_of_document]
