@@ -3,7 +3,7 @@
 In its turn a contestant runs one step with each of its batches. The first step of a turn is not counted, because the
 other contestants have filled the CPU's cache.
 
-The processes are separate because our trainer tells the C library to keep freed memory, and transformers does not. A
+The processes are separate because our trainer makes the C library keep freed memory, and transformers does not. A
 benchmark calls `measure`, which starts the same file again for each contestant; that process calls `serve`.
 """
 

@@ -4,7 +4,7 @@
 
 4 + 4 layers of width 256 in the style of T5 1.1, inputs and targets of up to 512 and 114 tokens. Both run forward,
 backward, clip to norm 1, fused AdamW, float32, no dropout, no z-loss. Each contestant has a separate process, because
-our trainer tells the C library to keep freed memory. We do the same here; transformers does not, but one row measures
+our trainer makes the C library keep freed memory. We do the same here; transformers does not, but one row measures
 it with this setting. They alternate in each round. The result is the median CPU time of a step. Before timing, all get
 the same weights and must give the same loss and the same gradients.
 

@@ -1,8 +1,9 @@
 """Check the English of the project: `python docs/check_words.py [PATH ...]`, a part of `make lint`.
 
 The rules come from `docs/glossary.md`, section "Plain words": its first column lists words that no docstring, comment,
-message or page uses, and names that no variable has. Beyond that, no docstring starts with one of `RIDDLES`, and prose
-in Markdown has at most `MAX_COLUMNS` characters in a line. Prints a line for each place; exit code 1 if there is one.
+message or page uses, and names that no variable, function or class has. Beyond that, no docstring starts
+with one of `RIDDLES`, and prose in Markdown has at most `MAX_COLUMNS` characters in a line. In tests, only the words of
+docstrings and comments count, because strings are test data. Prints a line for each place; exit code 1 if there is one.
 """
 
 import ast
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 TOOLS = ("setup.py", "pyproject.toml", "Makefile", "Dockerfile", ".github", ".ci/run", ".ci/try-installed")
-CHECKED = ("src", "docs", "benchmarks", *PAGES, *TOOLS)
+TESTS = "tests"
+CHECKED = ("src", "docs", "benchmarks", TESTS, *PAGES, *TOOLS)
 FORMATS = {".py", ".md", ".c", ".h", ".toml", ".yaml", ".yml"}
 """Suffixes of the files that are checked in a folder."""
 RIDDLES = re.compile(r"(Of|What|Whether|How|That|Where|Who|Whose|Which|As|So|To)\b")
@@ -25,6 +27,9 @@ RIDDLES = re.compile(r"(Of|What|Whether|How|That|Where|Who|Whose|Which|As|So|To)
 MAX_COLUMNS = 120
 VALUES = re.compile(r"`[^`\n]*`|^[\"'][\w.-]+[\"']$")
 """Code between backquotes, and a string that is a single word: values of settings, which are no prose."""
+
+DIMENSIONS = re.compile(r"_[A-Z0-9]+$")
+"""Suffix of the name of a tensor or array."""
 
 Place = tuple[int, str]
 """Number of a line, and what is wrong there."""
@@ -39,18 +44,24 @@ def plain_words() -> tuple[re.Pattern[str], frozenset[str]]:
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE), names
 
 
-def check_python(text: str, avoided: re.Pattern[str], names: frozenset[str]) -> Iterator[Place]:
+def check_python(text: str, avoided: re.Pattern[str], names: frozenset[str], is_test: bool) -> Iterator[Place]:
     """Yield what is wrong in docstrings, comments, strings and names of a Python file."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING) or "FSTRING" in tokenize.tok_name[token.type]:
+        is_prose = token.type == tokenize.COMMENT or token.string.lstrip("rf").startswith('"""')
+        if is_prose or (not is_test and (token.type == tokenize.STRING or "FSTRING" in tokenize.tok_name[token.type])):
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 yield from ((number, f"avoided word: {word}") for word in avoided.findall(VALUES.sub("", line)))
-    for node in ast.walk(ast.parse(text)):
+    for node in () if is_test else ast.walk(ast.parse(text)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(docstring))) if first := RIDDLES.match(docstring.lstrip()):
                 yield node.lineno, f"docstring starts with {first[0]!r}"
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in names:
-                yield node.lineno, f"name that says nothing: {name}"
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ) if DIMENSIONS.sub("", name.strip("_")).lower() in names:
+                yield node.lineno, f"unclear name: {name}"
 
 
 def check_lines(text: str, avoided: re.Pattern[str], is_page: bool) -> Iterator[Place]:
@@ -70,10 +81,10 @@ def main(arguments: list[str]) -> int:
     num_wrong = 0
     for path in (Path(name).resolve() for name in arguments or (str(ROOT / name) for name in CHECKED)):
         files = sorted(file for file in path.rglob("*") if file.suffix in FORMATS) if path.is_dir() else [path]
-        for file in (file for file in files if file != GLOSSARY):
+        for file in (file for file in files if file != GLOSSARY and "golden" not in file.parts):
             text = file.read_text("utf-8")
             wrong = (
-                check_python(text, avoided, names)
+                check_python(text, avoided, names, file.is_relative_to(ROOT / TESTS))
                 if file.suffix == ".py"
                 else check_lines(text, avoided, file.suffix == ".md")
             )

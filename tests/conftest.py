@@ -21,7 +21,7 @@ settings.load_profile("pretrainkit")
 
 
 def pytest_collection() -> None:
-    """Nothing that is loaded from here on to the first test goes again, and looking for it takes seconds."""
+    """Disable the collector until the first test: all objects stay until then, and searching them takes seconds."""
     gc.disable()
 
 

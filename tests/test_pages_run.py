@@ -285,7 +285,7 @@ UVIT = (
     "model.image_size=64 model.patch_size=8 model.quantizer.size=512 model.quantizer.width=16 "
     "model.decoder.hidden_size=16 model.decoder.num_heads=2 model.decoder.num_layers=2 model.decoder.widths=[32,64]"
 )
-"""As the small model whose encoder goes on."""
+"""Settings of the small model that loads an encoder."""
 TWELVE_DOCUMENTS = {
     r"enumerate\(standard_library_documents\(\)\)": "zip(range(12), standard_library_documents())",
 }

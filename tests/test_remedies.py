@@ -387,7 +387,7 @@ def tried(number: int, folder: Path) -> Tried:
         message = printed[max(0, printed.find("error: ")) :]
         assert refused.code == case.code, f"{given} ended with {refused.code}\n{refused.err}"
         advice = remedies.advice(message)
-        own = {name: value.replace("{out}", f"out-{number}-mended") for name, value in case.own.items()}
+        own = {name: value.replace("{out}", f"out-{number}-fixed") for name, value in case.own.items()}
         steps = [case.remedy] if isinstance(case.remedy, str) else case.remedy
         taken: set[str] = set()
         for at, step in enumerate(steps, start=1):

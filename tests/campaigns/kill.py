@@ -229,7 +229,7 @@ def _is_refused(ended: Ended) -> bool:
 
 
 _DAMAGE = Plan(0, "self", fault="damage")
-"""Stands for damage of files: a command may end with one message."""
+"""Placeholder for damage of files: a command may end with one message."""
 
 
 def _complaints(ended: Ended, plan: Plan | None) -> list[str]:

@@ -19,13 +19,13 @@ class Cooking:
     """soup: thin. stew: thick."""
     num_plates: int = 4
     """How many eat; this line
-    goes on."""
+    continues."""
     spices: Annotated[tuple[str, ...], typer.Option(metavar="SPICE")] = ()
     """What makes it hot."""
     is_hot: bool = False
     """Bring it to the table at once."""
     cook: str | None = None
-    """Who stands at the stove; None: whoever is there."""
+    """Who is at the stove; None: whoever is there."""
     oven: int = 200
     """Nothing for the command line."""
 
@@ -89,6 +89,8 @@ def test_what_no_field_takes_is_refused(asked, words, said):
 
 def test_help_is_the_text_under_the_field_in_the_order_asked_for(asked):
     text = " ".join(asked("--help")[0].output.split())
-    found = [text.index(part) for part in ("soup: thin. stew: thick.", "Say it.", "goes on.", "SPICE", "left out: who")]
+    found = [
+        text.index(part) for part in ("soup: thin. stew: thick.", "Say it.", "continues", "SPICE", "left out: who")
+    ]
     assert found == sorted(found)
     assert "Nothing for the command line" not in text

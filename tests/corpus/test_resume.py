@@ -152,8 +152,8 @@ def test_work_that_changed_meanwhile_is_done_anew(tmp_path, raw, monkeypatch):
     # The first file becomes a copy of the second: what was kept of the second now goes.
     (changed / "0.jsonl").write_bytes((changed / "1.jsonl").read_bytes())
     work("dedup", changed, tmp_path / "out")
-    work("dedup", changed, tmp_path / "anew")
-    assert all_bytes(tmp_path / "out") == all_bytes(tmp_path / "anew")
+    work("dedup", changed, tmp_path / "again")
+    assert all_bytes(tmp_path / "out") == all_bytes(tmp_path / "again")
 
 
 def test_no_trace_of_the_work_is_left(tmp_path, raw):

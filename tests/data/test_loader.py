@@ -32,7 +32,7 @@ class NamedSource(BatchSource):
 
     @property
     def fingerprint(self):
-        return f"examples that say who they are, so many of each component: {self._sizes}"
+        return f"examples that name themselves, with these numbers by component: {self._sizes}"
 
     def lengths(self, records):
         return 1 + records.index % 9

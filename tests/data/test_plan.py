@@ -63,7 +63,7 @@ def test_an_example_longer_than_a_microbatch_is_named():
 
 
 def check_packing(lengths: np.ndarray, row_length: int, window: int) -> float:
-    """Every example lies within one row, none overlap; the share of slots that are used."""
+    """Check that every example is within one row and none overlap. Return the share of slots that are used."""
     packing = pack_rows(lengths, row_length, window)
     used = np.zeros((packing.num_rows, row_length), int)
     for row, offset, length in zip(packing.row, packing.offset, lengths, strict=True):

@@ -254,7 +254,7 @@ def test_generate_answers_from_runs_and_exports_alike(finished: Path, exports: d
 def test_a_tokenizer_that_is_not_the_models_is_refused_where_text_is_asked_for(
     exports: dict[str, Path], made: Path, fault: str, tmp_path: Path
 ) -> None:
-    good, broken, ours, mended = exports["huggingface"], tmp_path / "broken", tmp_path / "ours", tmp_path / "mended"
+    good, broken, ours, fixed = exports["huggingface"], tmp_path / "broken", tmp_path / "ours", tmp_path / "fixed"
     shutil.copytree(good, broken)
     if fault == "larger":
         more = tmp_path / "larger"
@@ -269,9 +269,9 @@ def test_a_tokenizer_that_is_not_the_models_is_refused_where_text_is_asked_for(
     message = refused("generate", ours, "the cat <mask> here")
     advice = followed(message, "recipes/bert/generate.py: the tokenizer")
     words = advice.partition("pretrainkit ")[2].split()
-    own = {"MODEL": str(broken), "FOLDER": str(made / "data" / "tokenizer"), "DIR": str(mended)}
+    own = {"MODEL": str(broken), "FOLDER": str(made / "data" / "tokenizer"), "DIR": str(fixed)}
     succeed(*(own.get(word, word) for word in words))
-    assert "the cat" in succeed("generate", mended, "the cat <mask> here")
+    assert "the cat" in succeed("generate", fixed, "the cat <mask> here")
 
 
 def test_init_from_starts_with_the_weights_of_a_run_checkpoint_or_export(

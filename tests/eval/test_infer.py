@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 class Squares(Inference):
-    """Says the square of every number; `breaks_at` stands for a power cut."""
+    """Answers with the square of every number; at `breaks_at` it fails like a power cut."""
 
     def __init__(self, num, breaks_at=None, breaks=None):
         self.num, self.breaks_at, self.asked = num, breaks_at, []

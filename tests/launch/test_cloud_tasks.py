@@ -112,7 +112,7 @@ def test_a_run_without_a_bucket_would_be_lost(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("places", "settings", "mend"),
+    ("places", "settings", "advice"),
     [
         ((1, 1, 0), {"task": "gpu-8"}, "give --gpus-per-node 8"),
         ((1, 2, 0), {"task": "gpu"}, "give --gpus-per-node 1"),
@@ -123,10 +123,10 @@ def test_a_run_without_a_bucket_would_be_lost(tmp_path):
         ((1, 1, 1), {"autostop": 5, "use_spot": True}, "leave out autostop"),
     ],
 )
-def test_machines_whose_devices_no_rank_would_use_are_refused(tmp_path, monkeypatch, places, settings, mend):
+def test_machines_whose_devices_no_rank_would_use_are_refused(tmp_path, monkeypatch, places, settings, advice):
     monkeypatch.setenv("HOME", str(tmp_path))
     asked = Launch("cloud", (), (), *places, 3, CloudConfig(bucket="s3://mine", **settings).model_dump(mode="json"))
-    with pytest.raises(ConfigError, match=mend):
+    with pytest.raises(ConfigError, match=advice):
         cloud.launch_run(tmp_path / "run", asked, dry_run=True)
 
 

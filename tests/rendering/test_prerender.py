@@ -314,7 +314,7 @@ class Seen:
 
 def test_one_large_document_shows_how_far_it_is(small, tmp_path, monkeypatch):
     monkeypatch.setattr(render_chunk, "_SECONDS_BETWEEN_SHARES", 0.01)
-    monkeypatch.setattr(prerender_module, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(prerender_module, "_CHECK_SECONDS", 0.01)
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"text": sentence(np.random.default_rng(0), 12_000)}))
     seen = Seen()

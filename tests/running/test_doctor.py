@@ -72,16 +72,16 @@ def python(checkout: Path, *words: str, **environment: str) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
 def test_what_was_not_built_is_named_with_the_reason_and_the_command_builds_it(checkout: Path) -> None:
-    state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC="/nowhere/cc"))
+    state, text, fix = json.loads(python(checkout, "-c", HELPERS, CC="/nowhere/cc"))
     assert state == "limited"
     assert text.startswith("not built: corpus._words, recipes.fourm._keep, recipes.pixel._masks, recipes.t5._spans; ")
     assert "is slower (factors of CPU time" in text
-    assert mend.startswith("no compiler /nowhere/cc: apt install gcc")
+    assert fix.startswith("no compiler /nowhere/cc: apt install gcc")
 
-    mend = json.loads(python(checkout, "-c", HELPERS, CC="cc"))[2]
-    subprocess.run(mend, shell=True, check=True, capture_output=True, env=os.environ | {"CC": "cc"})
-    state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC="cc"))
-    assert (state, mend) == ("good", "")
+    fix = json.loads(python(checkout, "-c", HELPERS, CC="cc"))[2]
+    subprocess.run(fix, shell=True, check=True, capture_output=True, env=os.environ | {"CC": "cc"})
+    state, text, fix = json.loads(python(checkout, "-c", HELPERS, CC="cc"))
+    assert (state, fix) == ("good", "")
 
 
 def test_what_there_is_and_what_to_install_is_named() -> None:

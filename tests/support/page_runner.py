@@ -1,7 +1,7 @@
 """Runs the commands and snippets of a page of documentation, in their order, in a folder with small data.
 
-A command is run as the shell would read it, in this process where it is ours. What makes it small is said beside the
-page: replacements in its text, and settings behind it. A command that cannot run here is named with its reason; there
+A command is run as the shell would read it, in this process where it is ours. A list beside the page makes it small:
+replacements in its text, and settings after it. A command that cannot run here is named with its reason; there
 is no third kind. A block that writes where an earlier one of the page wrote is another way to the same thing, and finds
 its place empty.
 """

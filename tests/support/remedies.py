@@ -15,7 +15,7 @@ from support import SUPPORT
 
 SOURCE = Path(__file__).parents[2] / "src" / "pretrainkit"
 GAP = "\0"
-"""Stands for what is filled in."""
+"""Placeholder for a value that is filled in."""
 COMMAND = re.compile(r"pretrainkit ([a-z]+(?: [^`\n;,()]*)?)")
 OPTION = re.compile(r"(?<![\w/.-])--[a-z][a-z-]*")
 SETTING = re.compile(r"(?<![\w./{-])([a-z_]+(?:\.[a-z_0-9]+)*)=(\{[^\n]*?\}|\[[^\n]*?\]|[^\s=;,)`]+)")
@@ -72,8 +72,8 @@ def advice(message: str) -> str:
 
 
 def alternatives(text: str) -> list[tuple[str, int, int]]:
-    """Commands, options and settings that an advice names: what each is called, and where it begins and ends. What is
-    part of a command is none of its own."""
+    """Commands, options and settings that an advice names: the name, start and end of each. Parts of a command are not
+    listed separately."""
     found = [(_verb(match[0]), *match.span()) for match in COMMAND.finditer(text)]
     for kind, group in ((OPTION, 0), (SETTING, 1)):
         own = [(match[group], *match.span()) for match in kind.finditer(text)]
@@ -86,7 +86,7 @@ def _verb(command: str) -> str:
 
 
 def taken(text: str, begin: int, end: int) -> set[str]:
-    """The alternatives of an advice that lie between two places."""
+    """The alternatives of an advice between two places."""
     return {name for name, first, last in alternatives(text) if first < end and begin < last}
 
 
@@ -101,7 +101,7 @@ def sites() -> tuple[Site, ...]:
     for path in sorted(SOURCE.rglob("*.py")):
         seen: set[int] = set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Expr):  # documentation of what stands before it
+            if isinstance(node, ast.Expr):  # documentation of the line before it
                 seen |= {id(node.value)}
             if id(node) in seen or not isinstance(node, ast.JoinedStr | ast.Constant | ast.BinOp):
                 continue

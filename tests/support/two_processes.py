@@ -16,7 +16,7 @@ def run_two(script: Path, *arguments: str) -> list[str]:
 
 
 def run_ranks(num: int, script: Path, *arguments: str, local_world_size: int | None = None) -> list[str]:
-    """The same for `num` ranks; where `local_world_size` is given, as on machines of so many ranks each.
+    """The same for `num` ranks; where `local_world_size` is given, as on machines with this number of ranks each.
 
     The ranks meet at a store of this process, which holds its port from the start: a free port that is looked up first
     may be gone when rank 0 binds it.

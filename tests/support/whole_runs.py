@@ -57,7 +57,7 @@ def assert_exports_are_the_run(
     run: Path, place: Path, recipe: str, format: str = "huggingface", *words: str, name: str = "export"
 ) -> Path:
     """An export, and the import of it, evaluate as the run to the last digit, and train on as the run does, once they
-    are told where the data are: nothing else is lost. Returns the export, in `place`.
+    get the paths of the data: nothing else is lost. Returns the export, in `place`.
 
     Args:
         run: Its folder.

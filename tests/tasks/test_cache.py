@@ -128,7 +128,7 @@ def test_an_interrupted_cache_goes_on_with_what_is_missing(task, tmp_path):
     def fragile(example):
         with open(seen, "a") as file:
             file.write(f"{example['text']}\n")
-        if example["text"] == "bad" and not (tmp_path / "mended").exists():
+        if example["text"] == "bad" and not (tmp_path / "fixed").exists():
             raise ValueError("broken")
         return example
 
@@ -139,7 +139,7 @@ def test_an_interrupted_cache_goes_on_with_what_is_missing(task, tmp_path):
     assert not (folder / "COMPLETED").exists()
     with pytest.raises(DataError, match="was started from other input or with other settings"):
         cache_task(fragile_task, tmp_path / "out", splits=["train"], num_shards=3)
-    (tmp_path / "mended").touch()
+    (tmp_path / "fixed").touch()
     seen.unlink()
     cache_task(fragile_task, tmp_path / "out", splits=["train"], num_shards=4)
     assert seen.read_text().splitlines() == [*(f"line {n}{' drop' * (n % 3 == 0)}" for n in range(16, 20)), "", "bad"]

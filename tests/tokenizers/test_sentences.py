@@ -169,7 +169,7 @@ def test_default_differs_from_nltk_where_the_docstring_says(text, default, nltk)
             id="curly quotes are no endings",
         ),
         pytest.param(
-            "(It rains.) He goes on.", ["(It rains.)", "He goes on."], ["(It rains.", ") He goes on."], id="brackets"
+            "(It rains.) He leaves.", ["(It rains.)", "He leaves."], ["(It rains.", ") He leaves."], id="brackets"
         ),
         pytest.param(
             "Some text. More.", ["Some text.", "More."], ["Some text. More."], id="a single last word stays glued"

@@ -245,7 +245,7 @@ def test_decoupled_accumulation_replays_the_same_dropout(seeding) -> None:
             seeding(index)
         parts.append(Contrast().embed(model, microbatch))
     assert relative_error(found, whole_batch_gradients_of(model, parts)) < 1e-12
-    # Fact 28: the global stream stands where one ordinary forward pass of each microbatch leaves it.
+    # Fact 28: the global stream is where one ordinary forward pass of each microbatch leaves it.
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -35,8 +35,8 @@ def test_everything_that_differs_is_named_in_one_message_with_what_to_do():
     assert "missing in the checkpoint: head" in text
     assert "the model does not have: other" in text
     assert "embedding: [6, 4] in the checkpoint, [8, 4] in the model" in text
-    for mend in ("init.grow", "init.missing=random", "init.unexpected=ignore"):
-        assert mend in text
+    for advice in ("init.grow", "init.missing=random", "init.unexpected=ignore"):
+        assert advice in text
 
 
 def test_what_is_missing_is_drawn_and_what_is_left_over_ignored_where_that_is_asked():

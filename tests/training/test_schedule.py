@@ -145,10 +145,10 @@ def test_t5x_steps_can_be_counted_from_a_later_one():
 @pytest.mark.parametrize("name", ["linear", "cosine", "inverse_sqrt", "wsd", "constant"])
 def test_a_schedule_that_starts_anew_is_that_of_a_run_without_the_steps_before(name):
     settings = {"name": name, "num_warmup_steps": 10, "num_decay_steps": 20 if name == "wsd" else 0}
-    anew, plain = ScheduleConfig(**settings, step_offset=1000), ScheduleConfig(**settings)
+    restarted, plain = ScheduleConfig(**settings, step_offset=1000), ScheduleConfig(**settings)
     for step in (0, 5, 10, 50, 99):
-        assert learning_rate(anew, 0.5, 1100, 1000 + step) == learning_rate(plain, 0.5, 100, step)
-    assert learning_rate(anew, 0.5, 1100, 3) == learning_rate(plain, 0.5, 100, 0)
+        assert learning_rate(restarted, 0.5, 1100, 1000 + step) == learning_rate(plain, 0.5, 100, step)
+    assert learning_rate(restarted, 0.5, 1100, 3) == learning_rate(plain, 0.5, 100, 0)
 
 
 def test_settings_of_the_factors_are_refused_elsewhere():

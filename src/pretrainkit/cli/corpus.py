@@ -332,7 +332,7 @@ def count_words(
         str | None,
         Option(
             help="Skip documents whose meta.pile_set_name is not one of these names, separated by commas. sabertooth "
-            "stands for the 14 names that it counts."
+            "means the 14 names that it counts."
         ),
     ] = None,
     text_key: TextKey = "text",

@@ -358,7 +358,7 @@ static PyObject *table_num_bytes(WordTable *table, void *closure) {
 }
 
 static PyMethodDef table_methods[] = {
-    {"update", (PyCFunction)table_update, METH_O, "Counts the words of a bytes-like object, as if it stood alone."},
+    {"update", (PyCFunction)table_update, METH_O, "Counts the words of a bytes-like object, as if it were a whole text."},
     {"merge", (PyCFunction)table_merge, METH_O,
      "Adds rows of word TAB count LF, up to the first that is not of that form; gives the bytes it took."},
     {"dump", (PyCFunction)table_dump, METH_VARARGS,

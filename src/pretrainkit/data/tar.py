@@ -331,7 +331,7 @@ def cached_tables(
         if missing := [path for path, version in zip(paths, versions) if version is None]:
             raise DataError(
                 f"{len(missing):,} of {len(paths):,} archives are missing or cannot be reached, such as {missing[0]}\n"
-                "  check the address and your access to it; {00..09} stands for numbers"
+                "  check the address and your access to it; {00..09} matches numbers"
             )
         work = zip(paths, map(str, versions))
         futures = [pool.submit(_remote_table, str(p), settings, version, partial(make, p)) for p, version in work]

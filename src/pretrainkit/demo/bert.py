@@ -9,7 +9,7 @@ from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers, read_js
 
 VOCAB_SIZE = 4096
 CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
-MASKED_IN_ENGLISH = ["He said that <mask> would come.", "There was no <mask> in the house.", "It is one of the <mask>."]
+MASKED_IN_ENGLISH = ["We know that <mask> will come.", "There was no <mask> in the house.", "It is one of the <mask>."]
 MASKED_IN_PYTHON = [
     "If the file cannot be <mask>, an exception is raised.",
     "The function <mask> a list of strings.",

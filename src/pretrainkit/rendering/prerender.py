@@ -42,7 +42,7 @@ from pretrainkit.workers.processes import Progress, Quiet, num_processes, run_ta
 KIND = "rendered text"
 RENDERER_FOLDER = "renderer"
 _SECONDS_BETWEEN_NOTES = 10
-_SECONDS_BETWEEN_LOOKS = 1.0
+_CHECK_SECONDS = 1.0
 _MOST_MISSING = 100
 _WORK_PER_BYTE = 32
 """Work of rendering a byte of text, relative to tokenizing one."""
@@ -249,7 +249,7 @@ class RenderJob:
         stop = threading.Event()
 
         def watch() -> None:
-            while not stop.wait(_SECONDS_BETWEEN_LOOKS):
+            while not stop.wait(_CHECK_SECONDS):
                 with self._lock:
                     for index, num_read in self._read_by_task.items():
                         num_done = int(num_read * share_done(self._folder_of(index)))

@@ -8,7 +8,7 @@ from pretrainkit.report.curves import loss_charts
 from pretrainkit.report.run_folder import read_run
 
 _COLORS = ("#2563c9", "#d9560b", "#0d8a6f")
-"""Colours that can be told apart on a white and on a black page."""
+"""Colours that differ clearly on a white and on a black page."""
 _GREY = "#808894"
 
 

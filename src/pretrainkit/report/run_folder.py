@@ -56,7 +56,7 @@ class Run:
 
     folder: Path
     name: str
-    """Name of the folder; among several runs the path that tells them apart."""
+    """Name of the folder; among several runs the part of the path that differs."""
     preset: str
     """Name of the preset, or ''."""
     config: dict[str, Any]

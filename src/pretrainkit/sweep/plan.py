@@ -35,7 +35,7 @@ class Plan:
     tasks: tuple[str, ...] = BENCHMARK.usual
     lrs: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     num_seeds: int = 3
-    """Number of seeds, from 0."""
+    """Number of seeds: 0, 1, ..."""
     folders: tuple[str, ...] = ()
     """Data folders of named tasks, as `NAME=DIR`."""
     settings: tuple[str, ...] = ()

@@ -132,7 +132,7 @@ class Steps:
             more = {name: value for name, value in offered.items() if name in requested}
             self._calls.append((step, callable_of(step), "rng" in requested, more))
 
-    def one(self, example: Mapping[str, Any], epoch: int, index: int) -> Example:
+    def apply(self, example: Mapping[str, Any], epoch: int, index: int) -> Example:
         """Return the example after all steps, each of which maps one example to one."""
         for number, (step, function, is_random, more) in enumerate(self._calls):
             assert function is not None
@@ -263,7 +263,7 @@ class StepsOver(Examples):
 
     def at(self, index: int, epoch: int) -> Example:
         """Return example `index` of an epoch."""
-        return self._steps.one(self._base[index], epoch, index)
+        return self._steps.apply(self._base[index], epoch, index)
 
 
 class BoundTask(Examples):

@@ -209,8 +209,8 @@ class HuggingFaceTokenizer(Tokenizer):
 def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces = "text") -> Tokenizer:
     """Load the tokenizer in `folder`: one of pretrainkit, or any with `tokenizer.json` and BERT's control pieces.
 
-    `control_pieces` tells how control pieces that are spelled out in a text are read. Raises DataError if there is no
-    tokenizer, its files are broken or do not match, or a control piece is missing.
+    `control_pieces` determines how control pieces that are spelled out in a text are read. Raises DataError if there is
+    no tokenizer, its files are broken or do not match, or a control piece is missing.
     """
     path = Path(folder)
     manifest_path = path / "manifest.json"

@@ -36,7 +36,7 @@ class TokenizerSettings:
     classes: tuple[str, ...] = ()
     """For multimodal: names that become one token each, such as the classes of an object detector."""
     num_sentinels: int = 200
-    """For multimodal: number of sentinels, which stand for hidden spans."""
+    """For multimodal: number of sentinels, which replace hidden spans."""
     num_bins: int = 1000
     """For multimodal: number of values of each of the four kinds of numbers."""
     max_length: int = 512

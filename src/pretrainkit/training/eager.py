@@ -117,11 +117,11 @@ class GroupOptimizer(EagerOptimizer, ABC):
                 step = step.clone()  # the others have no gradient this time, or belong to another group
                 for param in members:
                     self.state[param]["step"] = step
-            self._subtract([step], [self._one(step.device)], maximize=True)
+            self._subtract([step], [self._number_one(step.device)], maximize=True)
             yield step, members
 
-    def _one(self, device: torch.device) -> Tensor:
-        """The number 1 on the device."""
+    def _number_one(self, device: torch.device) -> Tensor:
+        """Return the number 1 on the device."""
         key = "one", device
         if key not in self._kept:
             self._kept[key] = torch.ones((), device=device)

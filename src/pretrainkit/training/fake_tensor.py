@@ -74,7 +74,7 @@ class FakeTensor(Tensor):
 
     @property
     def shape_only(self) -> Tensor:
-        """The tensor's form on "meta". Torch keeps its storage in reference cycles, so it does not tell what is
+        """The tensor's form on "meta". Torch keeps its storage in reference cycles, so it does not show what is
         alive."""
         return self.form.shape_only
 

@@ -7,8 +7,8 @@ CAMPAIGN_TRACE: file to which each operation is appended, as a line of its kind 
 CAMPAIGN_KILL: JSON with `kind`, `number` (from 1), `signal`, `scope` (self: this process; all: its process group) and
     `marker` (a file that only one process can create). The signal is sent right before that operation. Signal 0: the
     process does nothing any more.
-CAMPAIGN_NAN: JSON with `number`, `times` and `marker`. From that update on, so many have gradients that are no
-    numbers.
+CAMPAIGN_NAN: JSON with `number`, `times` and `marker`. From that update on, this number of updates has NaN
+    gradients.
 
 faults.c has faults of disks and of clocks.
 """

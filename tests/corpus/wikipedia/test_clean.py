@@ -345,7 +345,7 @@ CLOSED_BY = {"{{#if:x|": "}}", "{{#switch:a|a=": "}}", "{{nowrap|": "}}", "[[Gon
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from(MARKUP), min_size=1, max_size=12))
 def test_no_word_of_a_paragraph_is_lost(markup):
-    """The general law: words that a reader sees, whatever markup stands around them, are in the text, in order."""
+    """The general law: words that a reader sees, whatever markup is around them, are in the text, in order."""
     pieces = [f"{sign}Word{place} {CLOSED_BY.get(sign, '')}" for place, sign in enumerate(markup)]
     text = clean("".join(pieces))
     assert re.findall(r"Word\d+", text) == [f"Word{place}" for place in range(len(markup))]

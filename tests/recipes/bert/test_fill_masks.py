@@ -97,8 +97,8 @@ def test_a_word_in_brackets_needs_no_blank_where_pieces_do_not_say_so(folders: d
 
 @pytest.mark.parametrize("kind", ["byte-level", "byte-level-strict"])
 def test_a_byte_level_model_reads_nothing_between_a_word_and_a_mask(folders: dict[str, Path], kind: str) -> None:
-    """In training the mask stands where a piece with its blank stood; a blank of its own would be another token. The
-    longest prompt that is taken tells how many tokens there are."""
+    """In training the mask replaces a piece with its blank; a blank of its own would be another token. The longest
+    prompt that is accepted shows the number of tokens."""
     config = run_config()
     assert config.data.max_seq_length == 24
     tokenizer = load_tokenizer(folders[kind])

@@ -1,4 +1,4 @@
-"""What stands for an example in front of the head."""
+"""The vector of an example that the head receives."""
 
 import pytest
 import torch

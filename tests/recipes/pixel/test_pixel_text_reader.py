@@ -181,7 +181,7 @@ def test_windows_of_right_to_left_text_cover_it(reader: PixelReader, question: s
 
 
 def test_offsets_point_at_the_patch_that_shows_a_character(reader: PixelReader) -> None:
-    """Another character there changes that patch, or the one before where it lies across their border."""
+    """Another character there changes that patch, or the one before if the character crosses their border."""
     context = "moon and sea and mill"
     place = context.index("mill")
     read = reader.read_passages([("who?", context), ("who?", context[:place] + "MOON")], 60, 4, 20)

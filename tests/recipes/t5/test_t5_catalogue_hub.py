@@ -174,8 +174,8 @@ def test_every_named_task_has_a_data_set_of_the_hub_or_says_that_it_needs_files(
     if not isinstance(source, NamedData):
         pytest.skip("a task of another test")
     hub = stand_in(monkeypatch, {})
-    mend = rf"data\.task_folders\.{source.benchmark}=DIR"
-    with pytest.raises(DataError, match=mend):
+    advice = rf"data\.task_folders\.{source.benchmark}=DIR"
+    with pytest.raises(DataError, match=advice):
         source.supplied(Supply(ByteVocabulary(), {})).file_sizes(source.splits[0])
     assert len(hub.asked) == (source.hub is not None)
     assert not hub.asked or hub.asked[0][0].count("/") == 1

@@ -1,4 +1,4 @@
-"""Noise masks and what stands for hidden tokens, by the facts of the released T5."""
+"""Noise masks and the replacements of hidden tokens, by the facts of the released T5."""
 
 from itertools import groupby
 

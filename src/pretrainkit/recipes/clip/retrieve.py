@@ -24,7 +24,7 @@ from pretrainkit.recipes.clip.model import DualEncoder
 _NUM_IMAGES = 100
 """Number of images to search: enough to make right answers meaningful, and few enough for a large model on a CPU."""
 _CAPTIONS_PER_IMAGE = 5
-_NUM_FOUND = 5
+_NUM_NEAREST = 5
 
 
 def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int = 64) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
     samples: list[dict[str, Any]] = []
     for from_ND, own_ids, num_queries, show_query, to_GD, their_ids, show in directions:
         queries = _spread(len(own_ids), num_queries)
-        nearest_QK = nearest(from_ND[queries], to_GD, _NUM_FOUND)[0].tolist()
+        nearest_QK = nearest(from_ND[queries], to_GD, _NUM_NEAREST)[0].tolist()
         for query, nearest_K in zip(queries, nearest_QK, strict=True):
             is_right = their_ids == own_ids[query]
             samples.append(

@@ -150,7 +150,7 @@ def _find(source: ClipSourceConfig, split: Split) -> list[str]:
         )
         raise DataError(
             f"data.{split}: {source.path}: {problem}\n  patterns are relative to {os.getcwd()}; "
-            "{00..09} stands for numbers, * for anything"
+            "{00..09} matches numbers, * matches anything"
         )
     return archives
 

@@ -307,7 +307,7 @@ class FourMRun(RunConfig):
         if self.length.num_epoch_examples is not None and self.length.num_tokens is None:
             yield Conflict(
                 f"length.num_epoch_examples={self.length.num_epoch_examples} has no effect without length.num_tokens\n"
-                "  set both, or none of them",
+                "  set both or neither",
                 [("length.num_epoch_examples", DEFAULT)],
                 "length.num_tokens",
             )

@@ -254,7 +254,7 @@ def _split(samples: dict[str, dict[str, Path]]) -> dict[str, dict[str, dict[str,
 def _modalities(folders: Mapping[str, str], facts: Facts) -> list[Modality]:
     """Return the modalities of fourm/tiny that the data has. Their folders are those of the project."""
     kept = [modality for modality in tiny_modalities() if modality.path in folders]
-    # Classes are numbered from 0; the last number stands for 255.
+    # Classes are numbered from 0; the last number replaces 255.
     num_classes = facts.largest_class + 2
     return [m.model_copy(update={"vocab_size": num_classes}) if m.path == "seg" else m for m in kept]
 

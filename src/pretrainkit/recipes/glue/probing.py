@@ -66,16 +66,16 @@ class _Probe:
             return torch.cat([vectors_BD.float(), batch["label"].float()[:, None]], dim=1)
 
         with evaluation_mode(model):
-            found_ND1 = embed_rows(
+            vectors_ND1 = embed_rows(
                 lambda places: self.source.build(records_of(self.source, rows[places])),
                 features,
                 len(rows),
                 batch_size=self.config.evaluate.batch_size,
                 world=self.world,
             )
-        label_N, classes = found_ND1[:, -1], self.config.model.classes or ()
+        label_N, classes = vectors_ND1[:, -1], self.config.model.classes or ()
         label_N = label_N.round().long() if classes else label_N
-        weight_CD, bias_C = fit_linear(found_ND1[:, :-1], label_N, max(1, len(classes)), self.probe.l2)
+        weight_CD, bias_C = fit_linear(vectors_ND1[:, :-1], label_N, max(1, len(classes)), self.probe.l2)
         # Processors of ranks may differ, and with them the last bits.
         weight, bias = self.world.broadcast_object([weight_CD.tolist(), bias_C.tolist()])
         with torch.no_grad():

@@ -26,7 +26,7 @@ _NUM_DRAWN = 200
 _MOST_MISSING = 0.5
 """Maximum share of characters without a glyph. With more, the project is refused."""
 _WORD = 40
-"""Number of letters that are enough to tell their script."""
+"""Number of letters that are enough to recognize their script."""
 _WORD_CHARACTERS = 12
 """Maximum mean length of words. With longer words, the text counts as one without spaces between words."""
 _UNSHAPED = frozenset(

@@ -43,7 +43,7 @@ _MESH_PARTS = {
     **{f"EncDecAttention/{part[0]}": f"encoder_decoder_attention/{part}/kernel" for part in _ATTENTION},
     **{f"DenseReluDense/{name}/kernel": f"mlp/{name}/kernel" for name in ("wi", "wi_0", "wi_1", "wo")},
 }
-"""T5X's names of the other parts of a block; `own` stands for its name of self-attention."""
+"""T5X's names of the other parts of a block; `own` is replaced by its name of self-attention."""
 
 
 def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:

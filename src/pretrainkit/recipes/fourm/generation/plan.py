@@ -21,7 +21,7 @@ from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.fourm.modality import Modality
 
 COLDEST = 1e-9
-"""Temperature that stands for 0: the most likely token is taken."""
+"""Temperature that replaces 0: the most likely token is taken."""
 _NUMBER = r"(\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 _DECAY = re.compile(rf"onex:{_NUMBER}:{_NUMBER}")
 _REACH = 100.0
