@@ -82,7 +82,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
     )
     walk.tell(
         {
-            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of standardized pixels (the mean of "
+            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} on standardized pixels (the mean of "
             f"each square: {result['blind_loss']:.3f})",
             "correct parts of speech": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new sentences "
             f"(always the same: {guesses[0]:.1f} %, the most frequent of each word: {guesses[1]:.1f} %)",
