@@ -45,8 +45,8 @@ def starts(shards: str, run: Path) -> list[Start]:
         Start("pretrainkit --help", (*command, "--help"), 0.15),
         Start("pretrainkit config check bert/base", (*command, "config", "check", "bert/base"), 0.4),
         *(
-            Start(f"pretrainkit plan {preset}", (*command, "plan", preset), 5.0)
-            for preset in ("clip/zerovl", "fourm/xl-21", "t5/1.0-11b")
+            Start(f"pretrainkit plan {words}", (*command, "plan", *words.split()), 5.0)
+            for words in ("clip/zerovl", "fourm/xl-21", "t5/1.0-11b", "t5/1.1-xxl --gpus 256")
         ),
         Start("pretrainkit train bert/tiny, to the first update", train, 3.5, until='"event": "metrics"'),
         Start("pretrainkit train bert/tiny num_steps=1, to the end", train),

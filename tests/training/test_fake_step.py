@@ -5,14 +5,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.training.fake_step import faked, numbers_per_rank, step_memory
+from pretrainkit.dist.parallelize import parallelize
+from pretrainkit.training.fake_step import _fake_world, faked, numbers_per_rank, step_memory
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 from pretrainkit.training.optimizers.config import OptimizerConfig
+from pretrainkit.training.optimizers.parameters import local_tensors, num_local_elements
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import ParallelConfig
 
@@ -138,11 +141,26 @@ def test_planned_memory_is_within_a_tenth_of_what_the_process_takes():
 @pytest.mark.parametrize("world_size", [2, 7, 1024])
 def test_every_number_has_a_rank_under_fsdp2_and_all_ranks_under_ddp(world_size):
     numbers = sum(parameter.numel() for parameter in Mlp().parameters())
-    sharded = numbers_per_rank(meta_model, ParallelConfig(strategy="fsdp2", compile="off"), world_size)
+    build = Mock(side_effect=meta_model)
+    sharded = numbers_per_rank(build, ParallelConfig(strategy="fsdp2", compile="off"), world_size)
     assert set(sharded) == {0, world_size - 1}
+    assert build.call_count == 1  # laying out a large model takes half a second
     # Rows of each tensor are dealt out in equal shares, the last ranks getting less.
     assert numbers / world_size <= sharded[0] <= numbers / world_size + sum(p[0].numel() for p in Mlp().parameters())
     assert sharded[world_size - 1] <= sharded[0]
     replicated = numbers_per_rank(meta_model, ParallelConfig(strategy="ddp", compile="off"), world_size)
     assert set(replicated.values()) == {numbers}
     assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+@pytest.mark.parametrize(("strategy", "world_size"), [("fsdp2", 4), ("fsdp2", 7), ("hsdp", 8), ("hsdp", 12)])
+def test_the_part_of_each_rank_follows_from_the_layout_of_rank_0(strategy, world_size, place):
+    config = ParallelConfig(strategy=strategy, shard_ranks=4 if strategy == "hsdp" else None, compile="off")
+    counts = []
+    for laid_out in (0, world_size - place):
+        with _fake_world(laid_out, world_size) as world:
+            parameters = list(parallelize(meta_model(), config, world, torch.float32).parameters())
+            counts.append([num_local_elements(tensor, world_size - place) for tensor in parameters])
+            local = [tensor.numel() for tensor in local_tensors(parameters)]
+    assert counts == [local, local]

@@ -30,7 +30,7 @@ from pretrainkit.training.fake_tensor import FakeTensor, returns_new_tensors, te
 from pretrainkit.training.objective import AnyObjective, Batch
 from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from pretrainkit.training.optimizers.parameters import local_tensors
+from pretrainkit.training.optimizers.parameters import num_local_elements
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import ParallelConfig
 
@@ -168,15 +168,13 @@ def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, wor
     """Return the number of parameter elements that the first and the last rank keep between steps. Other ranks keep at
     most as many as the first. `build` creates the model on "meta".
 
-    Collectives are those of torch's fake process group, which do nothing. This shows whether DDP, FSDP2 and HSDP accept
-    the model, and how large a rank's part is. Raises RuntimeError if this process already has a process group.
+    Rank 0 is laid out: this shows whether DDP, FSDP2 and HSDP accept the model, and how large its part is. The part of
+    the last rank follows by FSDP2's rule. Collectives are those of torch's fake process group, which do nothing. Raises
+    RuntimeError if this process already has a process group.
     """
-    num_elements = {}
-    for rank in sorted({0, world_size - 1}):
-        with _fake_world(rank, world_size) as world:
-            model = parallelize(build(), config, world, torch.float32)
-            num_elements[rank] = sum(tensor.numel() for tensor in local_tensors(model.parameters()))
-    return num_elements
+    with _fake_world(0, world_size) as world:
+        parameters = list(parallelize(build(), config, world, torch.float32).parameters())
+        return {rank: sum(num_local_elements(tensor, rank) for tensor in parameters) for rank in (0, world_size - 1)}
 
 
 @contextmanager

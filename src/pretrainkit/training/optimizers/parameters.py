@@ -193,9 +193,23 @@ def row_offset(param: Tensor) -> int:
     if not is_dtensor(param):
         return 0
     mesh, axis = sharding(param)
+    return _first_row(param, mesh.get_local_rank(axis))
+
+
+def num_local_elements(param: Tensor, rank: int) -> int:
+    """Return the number of elements of `param` that `rank` keeps. Shards are on neighbouring ranks."""
+    if not is_dtensor(param):
+        return param.numel()
+    mesh, axis = sharding(param)
+    place = rank % mesh.size(axis)
+    return (_first_row(param, place + 1) - _first_row(param, place)) * param.shape[1:].numel()
+
+
+def _first_row(param: Tensor, place: int) -> int:
+    """Return the index of the first row of a shard, which is at `place` on its mesh axis."""
+    mesh, axis = sharding(param)
     # FSDP2 gives each rank an equal number of rows, rounded up; the last ranks may have fewer or none.
-    rows_per_rank = -(-param.shape[0] // mesh.size(axis))
-    return min(mesh.get_local_rank(axis) * rows_per_rank, param.shape[0])
+    return min(place * -(-param.shape[0] // mesh.size(axis)), param.shape[0])
 
 
 def sharding(param: Tensor) -> tuple[DeviceMesh, int]:
