@@ -1,5 +1,6 @@
 """Task files of SkyPilot: what is laid over them, and what their script runs on every machine."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch import cloud
 from pretrainkit.launch.cloud import CloudConfig
 from pretrainkit.launch.folder import Launch
+from support.command_line import succeed
 
 TASKS = get_args(CloudConfig.model_fields["task"].annotation)
 FIELDS = {"name", "num_nodes", "resources", "envs", "setup", "run", "file_mounts", "workdir"}
@@ -195,6 +197,26 @@ def test_hosts_have_the_names_that_skypilot_wrote(tmp_path, monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text("# Added by sky\nHost pod\n  HostName 10.0.0.1\nHost pod-worker1\n  HostName 10.0.0.2\n")
     assert cloud.host_aliases("pod", 1) == ["pod", "pod-worker1"]
+
+
+def test_actions_on_machines_answer_in_json_and_skypilot_prints_elsewhere(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "sky").write_text('#!/bin/sh\necho "pod  UP  of: $*"\n')
+    (tmp_path / "sky").chmod(0o755)
+    actions = {"create": [], "run": ["doctor"], "ssh-config": [], "delete": [], "provision": ["--dry-run"]}
+    for action, words in actions.items():
+        answer = json.loads(succeed("launch", action, "pod", *words, "--json"))
+        assert answer["name"] == "pod", action
+        assert answer["dry_run"] == (action == "provision")
+        assert [word for word in answer["commands"][0] if word == "pod"] == ["pod"]
+        assert ("hosts" in answer) == (action == "ssh-config")
+        shown = capfd.readouterr()
+        assert ("pod  UP" in shown.err) != (action == "provision")
+        assert not shown.out
+    state = json.loads(succeed("launch", "status", "pod", "--json"))
+    assert state == {"name": "pod", "state": "pod  UP  of: status --refresh pod"}
 
 
 def test_without_skypilot_the_install_line_is_given(monkeypatch):

@@ -61,7 +61,8 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
     assert "rank 0 waits" not in say("logs", run, "--rank", 1)
     with pytest.raises(InputError, match="no such log"):
         say("logs", run, "--rank", 2)
-    assert str(launcher.pid) in say("cancel", run)
+    jobs = [{"run": str(run), "kind": "local", "jobs": [str(launcher.pid)]}]
+    assert json.loads(say("cancel", run, "--json")) == {"cancelled": jobs}
     assert launcher.wait(60) == 130
     assert "ended with 130 (stopped by a signal) after None: ended" in say("status", run)
     with pytest.raises(InputError, match=r"is not running\n.*launch resume"):
@@ -92,6 +93,10 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
     assert CliRunner().invoke(app, ["resume", str(tmp_path / "run")]).exit_code == 130
     first, again = started
     assert again == [*first, "--resume"]
+    answered = CliRunner().invoke(app, ["resume", str(tmp_path / "run"), "--json"])
+    assert answered.exit_code == 130
+    (resumed,) = json.loads(answered.stdout)["resumed"]
+    assert (resumed["run"], resumed["kind"]) == (str(tmp_path / "run"), "local")
     config = parse_yaml(Path(first[first.index("train") + 1]).read_text(), "config.yaml")
     assert (config["num_steps"], config["seed"]) == (700, 3)
     assert str(tmp_path / "shards") in str(config["data"]["train"])
@@ -111,4 +116,5 @@ def test_what_is_finished_is_not_launched_again(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/step-00000012").mkdir(parents=True)
     folder.record_end("1", 0, "done", "ended")
     assert "is complete: step-00000012; to train longer: " in say("resume", tmp_path)
+    assert json.loads(say("resume", tmp_path, "--json")) == {"resumed": []}
     assert len(folder.launches()) == 1

@@ -101,8 +101,9 @@ def diff(
 
 
 @app.command()
-def schema(recipe: Annotated[str, Argument(help="Name of the recipe.")]) -> None:
-    """Print the JSON schema of a recipe's YAML files, for editors that check them."""
+def schema(recipe: Annotated[str, Argument(help="Name of the recipe.")], json: Json = False) -> None:
+    """Print the JSON schema of a recipe's YAML files, for editors that check them. It is JSON with or without
+    --json."""
     print(dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
 
 
@@ -123,6 +124,7 @@ def import_file(
     recipe: Annotated[str | None, Option(help="Recipe that reads the file. Default: detect it from the keys.")] = None,
     nproc: Annotated[int, Option(min=1, help="Number of ranks of the run.")] = 1,
     out: Annotated[Path | None, Option(help="New YAML file to write. Default: print the config.")] = None,
+    json: Json = False,
 ) -> None:
     """Convert a config file of another system to a config of ours."""
     imported = api.import_config(file, recipe, settings or [], nproc)
@@ -136,19 +138,23 @@ def import_file(
         number = len(imported.without_effect)
         keys = "1 key has" if number == 1 else f"{number} keys have"
         print(f"note: {keys} no effect here: {', '.join(imported.without_effect)}", file=sys.stderr)
-    if imported.config is None:
+    config, text, written = imported.config, "", None
+    if config is not None:
+        api.check_config(config, nproc)
+        text = to_commented_yaml(config)
+        if out is not None:
+            try:
+                with open(out, "x", encoding="utf-8") as target:
+                    target.write(text)
+            except OSError as error:
+                raise InputError(f"cannot write {out}\n  {error}\n  give a new file in an existing folder") from None
+            written = str(out)
+    if json:
+        answer = {name: getattr(imported, name) for name in ("command", "weights_command", "without_effect", "notes")}
+        values = None if config is None else config.model_dump(mode="json")
+        print(dumps({"out": written, "config": values, **answer}, ensure_ascii=False))
+    elif config is None:
         same = shlex.join(("pretrainkit", *imported.command))
         print(f"{file} needs no config here; the equivalent command is:\n  {same}")
-        return
-    config = imported.config
-    api.check_config(config, nproc)
-    text = to_commented_yaml(config)
-    if out is None:
-        print(text, end="")
-        return
-    try:
-        with open(out, "x", encoding="utf-8") as target:
-            target.write(text)
-    except OSError as error:
-        raise InputError(f"cannot write {out}\n  {error}\n  give a new file in an existing folder") from None
-    print(f"{out}\n  train it with: pretrainkit train {out} --out FOLDER")
+    else:
+        print(f"{out}\n  train it with: pretrainkit train {out} --out FOLDER" if written else text.removesuffix("\n"))

@@ -4,7 +4,11 @@ import json
 import os
 import shlex
 import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +28,34 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 Run = Annotated[Path, Argument(help="A run folder, or the folder of a sweep.")]
 
 
+@contextmanager
+def _answer(as_json: bool, **answer: Any) -> Iterator[dict[str, Any]]:
+    """Yield a dict for results. If `as_json`, it is printed at the end, and everything else is printed to stderr, also
+    by other programs."""
+    if not as_json:
+        yield answer
+        return
+    sys.stdout.flush()
+    stdout, code = os.dup(1), 0
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield answer
+    except typer.Exit as end:  # ranks of this machine have ended
+        code = end.exit_code
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+    print(json.dumps(answer))
+    if code:
+        raise typer.Exit(code)
+
+
+def _jobs(folder: LaunchFolder) -> dict[str, Any]:
+    launch = folder.last()
+    return {"run": str(folder.run), "kind": launch.kind, "jobs": list(launch.job_ids)}
+
+
 @app.command()
 def status(
     run: Annotated[
@@ -33,7 +65,10 @@ def status(
 ) -> None:
     """Show the state and the progress of a launched run, of the runs of a sweep, or of cloud machines."""
     if not run.exists() and run.name == str(run):
-        sky.status(str(run), dry_run=False)
+        if as_json:
+            print(json.dumps({"name": str(run), "state": sky.cluster_state(f"machines:{run}")}))
+        else:
+            sky.status(str(run), dry_run=False)
         return
     for folder in launched_runs(run):
         _show_status(folder, as_json)
@@ -96,34 +131,50 @@ def logs(
 
 
 @app.command()
-def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for the ranks to save.")] = False) -> None:
+def cancel(
+    run: Run,
+    now: Annotated[bool, Option("--now", help="Do not wait for the ranks to save.")] = False,
+    as_json: Json = False,
+) -> None:
     """End a launched run or a sweep. Its ranks save a checkpoint first. Only `launch resume` starts it again."""
     kinds = {"local": lambda folder: folder.is_held, "slurm": slurm.living_job, "cloud": lambda folder: True}
     living = [folder for folder in launched_runs(run) if kinds[folder.last().kind](folder)]
     if not living:
         raise InputError(f"{run} is not running\n  resume it: pretrainkit launch resume {shlex.quote(str(run))}")
-    for folder in living:
-        launch = folder.last()
-        folder.cancel()
-        if launch.kind == "local":
-            if not launch.elastic:  # the launchers of elastic machines look for the mark
-                os.kill(int(launch.job_ids[0]), signal.SIGTERM)
-        elif launch.kind == "slurm":
-            for job_id in launch.job_ids:
-                slurm.cancel(job_id, now=now)
-        else:
-            sky.cancel_jobs(launch.job_ids[0])
-        print(f"cancelled {launch.kind} {', '.join(launch.job_ids)}")
+    with _answer(as_json, cancelled=[_jobs(folder) for folder in living]):
+        for folder in living:
+            launch = folder.last()
+            folder.cancel()
+            if launch.kind == "local":
+                if not launch.elastic:  # the launchers of elastic machines look for the mark
+                    os.kill(int(launch.job_ids[0]), signal.SIGTERM)
+            elif launch.kind == "slurm":
+                for job_id in launch.job_ids:
+                    slurm.cancel(job_id, now=now)
+            else:
+                sky.cancel_jobs(launch.job_ids[0])
+            print(f"cancelled {launch.kind} {', '.join(launch.job_ids)}")
 
 
 @app.command()
-def resume(run: Run) -> None:
+def resume(run: Run, as_json: Json = False) -> None:
     """Resume a launched run with the same command, ranks, scheduler and settings.
 
     For a sweep, resume its runs that are neither finished nor in the queue nor running. To resume a run with another
     launcher or number of ranks, use `pretrainkit resume --launch`.
     """
     folders = launched_runs(run)
+    before = [len(folder.launches()) for folder in folders]
+    with _answer(as_json) as answer:
+        try:
+            _resume(run, folders)
+        finally:
+            answer["resumed"] = [
+                _jobs(folder) for folder, num in zip(folders, before, strict=True) if len(folder.launches()) > num
+            ]
+
+
+def _resume(run: Path, folders: list[LaunchFolder]) -> None:
     if folders[0].run != run:
         resume_sweep(run)
         return
@@ -159,23 +210,32 @@ def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[s
     return config, sky.task_of(config, name=name, command=command, num_nodes=nodes)
 
 
-def _show(commands: list[list[str]], dry_run: bool, file: str | None = None) -> None:
-    if dry_run:
-        show_dry_run(commands, None if file is None else _FOLDER / file)
+def _run_all(as_json: bool, dry_run: bool, name: str, run: Callable[[], sky.Commands], file: str | None = None) -> None:
+    """Run or show the commands of an action on the machines `name`, with a task file."""
+    with _answer(as_json, name=name, dry_run=dry_run) as answer:
+        answer["commands"] = run()
+        if dry_run:
+            show_dry_run(answer["commands"], None if file is None else _FOLDER / file)
 
 
 @app.command()
-def create(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
+def create(
+    name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Start cloud machines with SkyPilot (`sky launch`)."""
     config, task = _task(name, cloud, nodes, ["doctor"])
-    _show(sky.create(name, task, config, _FOLDER, dry_run=dry_run), dry_run, f"{name}-create.yaml")
+    action = partial(sky.create, name, task, config, _FOLDER, dry_run=dry_run)
+    _run_all(as_json, dry_run, name, action, f"{name}-create.yaml")
 
 
 @app.command()
-def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
+def provision(
+    name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Set up cloud machines, and add them as git remotes of this checkout."""
     config, task = _task(name, cloud, nodes, ["doctor"])
-    _show(sky.provision(name, task, config, _FOLDER, dry_run=dry_run), dry_run, f"{name}-provision.yaml")
+    action = partial(sky.provision, name, task, config, _FOLDER, dry_run=dry_run)
+    _run_all(as_json, dry_run, name, action, f"{name}-provision.yaml")
 
 
 @app.command()
@@ -187,23 +247,29 @@ def run(
     cloud: CloudSettings = None,
     nodes: Nodes = None,
     dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Run a command of pretrainkit on all cloud machines at once."""
     _, task = _task(name, cloud, nodes, command)
-    _show(sky.run_on(name, task, _FOLDER, dry_run=dry_run), dry_run, f"{name}-run.yaml")
+    action = partial(sky.run_on, name, task, _FOLDER, dry_run=dry_run)
+    _run_all(as_json, dry_run, name, action, f"{name}-run.yaml")
 
 
 @app.command()
-def ssh_config(name: Name, nodes: Nodes = 1, dry_run: DryRun = False) -> None:
+def ssh_config(name: Name, nodes: Nodes = 1, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Update the addresses of cloud machines in the ssh config, and print their ssh commands."""
     sky.require_name(name)
-    _show(sky.status(name, dry_run=dry_run), dry_run)
-    for alias in sky.host_aliases(name, nodes or 1):
-        print(f"ssh {alias}")
+    with _answer(as_json, name=name, dry_run=dry_run) as answer:
+        answer["commands"] = sky.status(name, dry_run=dry_run)
+        if dry_run:
+            show_dry_run(answer["commands"])
+        answer["hosts"] = sky.host_aliases(name, nodes or 1)
+        for alias in answer["hosts"]:
+            print(f"ssh {alias}")
 
 
 @app.command()
-def delete(name: Name, dry_run: DryRun = False) -> None:
+def delete(name: Name, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Delete cloud machines with all files on them. Files in buckets are kept."""
     sky.require_name(name)
-    _show(sky.delete(name, dry_run=dry_run), dry_run)
+    _run_all(as_json, dry_run, name, partial(sky.delete, name, dry_run=dry_run))

@@ -267,9 +267,10 @@ def num_hosts(task: Mapping[str, Any]) -> int:
 
 
 def cluster_state(job_id: str) -> str:
-    """Return the state of a run that SkyPilot reports."""
+    """Return the state of a run, or of the machines in machines:NAME, that SkyPilot reports."""
     kind, _, name = job_id.partition(":")
-    command = ["sky", "jobs", "queue"] if kind == "job" else ["sky", "queue", name]
+    commands = {"job": ["jobs", "queue"], "machines": ["status", "--refresh", name]}
+    command = ["sky", *commands.get(kind, ["queue", name])]
     _require_sky()
     shown = subprocess.run(command, capture_output=True, text=True)
     if shown.returncode:

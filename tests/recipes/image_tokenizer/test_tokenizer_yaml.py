@@ -1,8 +1,11 @@
 """Configs of the original's tokenizers: facts of its published files, and the presets that have the same settings."""
 
+import json
+
 import pytest
 
 from pretrainkit import api
+from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
 from support.command_line import refused, succeed
@@ -183,6 +186,10 @@ def test_the_command_writes_a_config_that_is_checked(tmp_path):
     (tmp_path / "theirs.yaml").write_text(RGB)
     succeed("config", "import", tmp_path / "theirs.yaml", "--nproc", "8", "--out", tmp_path / "ours.yaml")
     assert api.load_config(tmp_path / "ours.yaml").model == PRESETS["rgb"]().model
+    words = ("config", "import", tmp_path / "theirs.yaml", "--nproc", "8", "--out", tmp_path / "again.yaml", "--json")
+    answer = json.loads(succeed(*words))
+    assert answer["out"] == str(tmp_path / "again.yaml")
+    assert answer["config"] == parse_yaml((tmp_path / "again.yaml").read_text(), "again.yaml")
     text = refused("config", "import", tmp_path / "theirs.yaml", "imagenet_default_mean_and_std=true")
     advice = followed(text, "recipes/image_tokenizer/original_yaml.py: …: images are always scaled to -1 to 1")
     assert "imagenet_default_mean_and_std=false" in advice
