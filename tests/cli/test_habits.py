@@ -64,6 +64,16 @@ def test_an_option_is_in_the_same_panel_in_all_commands():
     assert {option for option, titles in panels.items() if len(titles) > 1} == SEVERAL_MEANINGS
 
 
+def test_data_has_one_meaning():
+    helps_of_data = {
+        (param.metavar, param.help)
+        for _, command, _ in helps()
+        for param in command.params
+        if "--data" in param.opts and not param.hidden
+    }
+    assert [metavar for metavar, _ in helps_of_data] == ["NAME=DIR"]
+
+
 def test_sweeps_of_fine_tuning_and_of_launches_name_each_other():
     shown = {words: text for words, _, text in helps()}
     assert "`pretrainkit train --sweep PATH=A,B`" in shown["sweep"]

@@ -88,7 +88,7 @@ def test_an_import_of_an_export_evaluates_as_the_run(
     finished: Path, exports: dict[str, Path], tokens: Path, tmp_path: Path
 ) -> None:
     succeed("import", exports["huggingface"], "--out", tmp_path / "back")
-    words = ("--data", f"{tokens}/valid", "--num-examples", 20)
+    words = (f"data.valid={tokens}/valid", "--num-examples", 20)
     of_run = evaluation(finished, *words)
     assert evaluation(exports["huggingface"], *words) == of_run
     assert evaluation(tmp_path / "back", *words) == of_run
@@ -186,7 +186,7 @@ def test_a_folder_whose_config_was_changed_is_what_that_says(
     assert opened.config.data.max_seq_length == 32
     assert "was changed after the export" in caplog.text
     (changed / "pretrainkit.json").write_text("{")
-    assert "pretrainkit.json cannot be read" in refused("evaluate", changed, "--data", f"{tokens}/valid")
+    assert "pretrainkit.json cannot be read" in refused("evaluate", changed, f"data.valid={tokens}/valid")
 
 
 def test_evaluating_a_foreign_folder_states_the_settings_that_it_takes(

@@ -201,7 +201,7 @@ def test_two_towers_without_a_vocabulary_ask_for_theirs(tmp_path: Path, transfor
     config = transformers.CLIPConfig(text_config=words, vision_config=pictures, projection_dim=8)
     transformers.CLIPModel(config).save_pretrained(tmp_path / "there")
     succeed("import", tmp_path / "there", "--out", tmp_path / "here")
-    message = refused("evaluate", tmp_path / "here", "--data", tmp_path)
+    message = refused("evaluate", tmp_path / "here", f"data.valid={tmp_path}")
     assert "a trained model needs the one it was trained with" in message
     export = ("--format", "huggingface", "--out", tmp_path / "exported")
     message = refused("export", tmp_path / "here", *export)

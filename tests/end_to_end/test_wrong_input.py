@@ -142,7 +142,7 @@ def test_a_tokenizer_that_does_not_match_the_shards(
 ) -> None:
     valid = f"data.valid={other_tokens}/valid"
     assert "different tokenizers" in refused("train", *settings, valid, "--out", empty / "run")
-    message = refused("evaluate", finished, "--data", other_tokens / "valid")
+    message = refused("evaluate", finished, f"data.valid={other_tokens}/valid")
     assert "another tokenizer" in message
     both = (f"data.train={other_tokens}/train", valid)
     message = refused("train", *settings, *both, f"init_from={finished}", "--out", empty / "run")
@@ -153,7 +153,7 @@ def test_a_tokenizer_that_does_not_match_the_shards(
 
 def test_an_export_evaluates_only_shards_of_its_tokenizer(finished: Path, other_tokens: Path, tmp_path: Path) -> None:
     succeed("export", finished, "--out", tmp_path / "export")
-    assert "another tokenizer" in refused("evaluate", tmp_path / "export", "--data", other_tokens / "valid")
+    assert "another tokenizer" in refused("evaluate", tmp_path / "export", f"data.valid={other_tokens}/valid")
 
 
 def test_a_checkpoint_of_another_model(settings: list[str], finished: Path, empty: Path, tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ def test_an_import_of_a_model_with_few_positions_is_evaluated_within_them(
     succeed("export", tmp_path / "run", "--out", tmp_path / "export")
     (tmp_path / "export" / "pretrainkit.json").unlink()  # as a model of others
     succeed("import", tmp_path / "export", "--out", tmp_path / "import")
-    assert "loss" in succeed("evaluate", tmp_path / "import", "--data", tokens / "valid", "--num-examples", 8)
+    assert "loss" in succeed("evaluate", tmp_path / "import", f"data.valid={tokens}/valid", "--num-examples", 8)
     assert pk.load_config(tmp_path / "import" / "config.yaml").data.max_seq_length == 40
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged, Device, Json, data_settings
+from pretrainkit.cli.options import Averaged, Data, Device, Json, data_settings, renamed
 from pretrainkit.cli.progress import evaluation_line
 from pretrainkit.errors import InputError
 
@@ -18,16 +18,12 @@ def evaluate(
     settings: Annotated[
         list[str] | None,
         Argument(
-            metavar="PATH=VALUE", help="Settings of data, evaluate, objective or precision, in place of the run's."
+            metavar="PATH=VALUE",
+            help="Settings of data, evaluate, objective or precision, in place of the run's, such as other held-out "
+            "data: data.valid=FOLDER.",
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        Option(
-            help="Token shards or sets of pairs; or NAME=DIR, the folder of a named task. Default: data.valid of the "
-            "run."
-        ),
-    ] = None,
+    data: Data = None,
     num_examples: Annotated[
         int | None, Option(min=1, help="Evaluate at most this many examples. Default: as in the run's config.")
     ] = None,
@@ -50,8 +46,14 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate a trained model on held-out data. The examples and masks are the same in each evaluation."""
-    if data is not None and "=" in data and not Path(data).exists():  # NAME=DIR, as in the option --data of finetune
-        settings, data = [*(settings or []), *data_settings([data])], None
+    held_out, named = None, list[str]()
+    for value in data or []:
+        if "=" in value and not Path(value).exists():
+            named.append(value)
+        else:  # a former meaning of --data
+            renamed("--data of evaluate for held-out data", "data.valid", f"data.valid={value}")
+            held_out = value
+    settings = [*(settings or []), *data_settings(named)]
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
     if all_checkpoints:
         if csv is not None:
@@ -64,11 +66,11 @@ def evaluate(
             line = dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
             print(line, flush=True)
 
-        api.evaluate_checkpoints(path, data, settings or [], out=out, progress=tell, **options)
+        api.evaluate_checkpoints(path, held_out, settings, out=out, progress=tell, **options)
         return
     if out is not None:
         raise InputError(f"--out {out} has an effect only with --all-checkpoints\n  leave it out")
-    metrics = api.evaluate(path, data, settings or [], csv=csv, **options)
+    metrics = api.evaluate(path, held_out, settings, csv=csv, **options)
     if json:
         print(dumps(metrics))
     else:

@@ -54,7 +54,7 @@ EXAMPLES = {
     "launch ssh-config": "pretrainkit launch ssh-config my-pod",
     "launch delete": "pretrainkit launch delete my-pod",
     "evaluate": "pretrainkit evaluate runs/mini --all-checkpoints",
-    "probe": "pretrainkit probe runs/clip --data classes",
+    "probe": "pretrainkit probe runs/clip --images classes",
     "generate": "pretrainkit generate runs/mini 'The capital of France is <mask>.'",
     "infer": "pretrainkit infer runs/t5 --input articles.jsonl --inputs 'summarize: {article}' --out summaries.jsonl",
     "export": "pretrainkit export runs/mini --out exported --license apache-2.0",

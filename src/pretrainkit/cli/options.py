@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -130,6 +131,11 @@ def print_upload(url: str, sent: dict[str, int], *, dry_run: bool, as_json: bool
 def print_path(path: Path | str, as_json: bool, **more: Any) -> None:
     """Print the path that a command wrote; with `--json` an object with `out` and the results in `more`."""
     print(json.dumps({"out": str(path), **more}) if as_json else path)
+
+
+def renamed(old: str, new: str, words: str) -> None:
+    """Report the new name of an option, and what to write."""
+    print(f"note: {old} is now called {new}; write {words}", file=sys.stderr)
 
 
 def data_settings(data: list[str] | None) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Json, renamed
 from pretrainkit.config.base import shown
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError
@@ -68,7 +68,7 @@ def plan(
     with which the run fits into the memory of the devices.
     """
     if device is not None:
-        print(f"note: --device of plan is now called --hardware; write --hardware {device}", file=sys.stderr)
+        renamed("--device of plan", "--hardware", f"--hardware {device}")
         hardware = device
     atexit.register(gc.freeze)  # skip garbage collection at the end of the process
     with without_collector(), _left_out("scipy", "wandb"):

@@ -7,12 +7,16 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Device, Json
+from pretrainkit.cli.options import Device, Json, renamed
+from pretrainkit.errors import InputError
 
 
 def probe(
     model: Annotated[str, Argument(metavar="MODEL", help="A run folder, a checkpoint in it, an export, or timm:NAME.")],
-    data: Annotated[Path, Option(metavar="FOLDER", help="Folder with train/CLASS/IMAGE and val/CLASS/IMAGE.")],
+    images: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Folder with train/CLASS/IMAGE and val/CLASS/IMAGE. Required.")
+    ] = None,
+    data: Annotated[Path | None, Option(hidden=True)] = None,
     method: Annotated[
         list[str] | None,
         Option(
@@ -37,10 +41,14 @@ def probe(
     json: Json = False,
 ) -> None:
     """Measure how well the features of a frozen image encoder separate classes, as accuracy on held-out images."""
+    if data is not None:
+        renamed("--data of probe", "--images", f"--images {data}")
+    if (folder := images or data) is None:
+        raise InputError("there are no images to probe with\n  give a folder: --images FOLDER")
     options: dict[str, Any] = {"methods": method, "num_epochs": epochs, "batch_size": batch_size, "peak_lr": lr}
     options |= {"num_neighbours": neighbours, "num_threads": threads}
     given = {name: value for name, value in options.items() if value is not None}
-    metrics = api.probe(model, data, device=device, **given)
+    metrics = api.probe(model, folder, device=device, **given)
     if json:
         print(dumps(metrics))
         return

@@ -76,7 +76,7 @@ def evaluation_config(
     config = _only_held_out(overridden(opened, overrides, EVALUATED), data, overrides)
     if not config.has_held_out_data:
         carried = read_settings(Path(path, SETTINGS))
-        given = " ".join(map(quote, carried.held_out)) if carried and carried.held_out else "--data FOLDER"
+        given = " ".join(map(quote, carried.held_out)) if carried and carried.held_out else "data.valid=FOLDER"
         raise DataError(f"{path} names no held-out data\n  use: pretrainkit evaluate {quote(str(path))} {given}")
     if num_examples is not None:
         config = config.changed(evaluate=config.evaluate.limited_to(num_examples))
@@ -225,7 +225,7 @@ def _only_held_out(config: RunConfig, data: str | None, overrides: Iterable[str]
         raise ConfigError(f"{' and '.join(nonempty.values())} both define the held-out data\n  set only one of them")
     if data is not None and overridden_fields:
         first = next(iter(overridden_fields.values()))
-        raise ConfigError(f"--data {data} and {first} both define the held-out data\n  set only one of them")
+        raise ConfigError(f"{data} and {first} both define the held-out data\n  set only one of them")
     if data is None and not nonempty:
         return config
     update = {name: own.model_fields[name].default for name in names if name not in nonempty}

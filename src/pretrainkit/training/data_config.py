@@ -62,7 +62,7 @@ class DataConfig(Config):
     """Training and held-out data. Recipes add fields."""
 
     held_out_fields: ClassVar[tuple[str, ...]] = ("valid",)
-    """Fields that define the held-out data; `evaluate --data` replaces all of them."""
+    """Fields that define the held-out data; `evaluate data.valid=FOLDER` replaces all of them."""
 
     train: Sources = ()
     """Token shards to train on: one path, several separated by commas, or a list of {path, weight}."""

@@ -14,6 +14,8 @@ from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
+from support.command_line import pretrainkit, refused, succeed
+from support.remedies import followed
 
 SETTINGS = [
     "model.image.image_size=16",
@@ -77,6 +79,11 @@ def test_evaluation_takes_other_sets_and_settings_of_its_own(world):
         api.evaluate(world / "exp", None, ["model.projection.dim=4"])
     with pytest.raises(DataError, match="names no held-out data"):
         api.evaluate(world / "exp", None, ["data.valid=null"])
+    words = ("evaluate", world / "exp", "--device", "cpu", "--json")
+    single = f"data.valid={world}/sets/single"
+    former = pretrainkit(*words, "--data", f"{world}/sets/single")
+    assert former.err == f"note: --data of evaluate for held-out data is now called data.valid; write {single}\n"
+    assert former.out == succeed(*words, single)
     with pytest.raises(ConfigError, match=r"two sets of data\.valid have the same name"):
         api.evaluate(world / "exp", f"{world}/sets/single,{world}/sets/../sets/single")
 
@@ -120,14 +127,17 @@ def test_images_are_found_by_what_they_show(world, capsys, monkeypatch):
         api.generate(world / "exp", ["a red circle"], images=world, beams=3)
 
 
-def test_the_image_tower_is_probed(world, capsys, monkeypatch):
+def test_the_image_tower_is_probed(world):
     found = api.probe(str(world / "exp"), world / "classes", num_epochs=20, num_threads=0, device="cpu")
     assert {"classes_cached_val_acc1", "classes_cached_val_lr", "classes_knn_acc1"} <= set(found)
-    words = ["probe", str(world / "exp"), "--data", str(world / "classes"), "--epochs", "20", "--threads", "0"]
-    monkeypatch.setattr("sys.argv", ["pretrainkit", *words, "--device", "cpu", "--json"])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    assert json.loads(capsys.readouterr().out) == found
+    words = ("probe", world / "exp", "--epochs", "20", "--threads", "0", "--device", "cpu", "--json")
+    for option in ("--images", "--data"):
+        answer = pretrainkit(*words, option, world / "classes")
+        assert json.loads(answer.out) == found
+        note = f"note: --data of probe is now called --images; write --images {world / 'classes'}\n"
+        assert answer.err == (note if option == "--data" else "")
+    advice = followed(refused(*words), "cli/probe.py: there are no images to probe with")
+    assert "--images FOLDER" in advice
     with pytest.raises(ConfigError, match="num_epochs cannot be 0"):
         api.probe(str(world / "exp"), world / "classes", num_epochs=0)
     with pytest.raises(ConfigError, match="methods"):

@@ -157,7 +157,7 @@ def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
     )
     imported = import_config(path)
     assert imported.config is None
-    words = "probe zerovl_100m --data ./imagenet --method linear --epochs 90 --batch-size 16384 --lr 6.4"
+    words = "probe zerovl_100m --images ./imagenet --method linear --epochs 90 --batch-size 16384 --lr 6.4"
     assert " ".join(imported.command) == f"{words} --threads 4"
     with pytest.raises(ConfigError, match=r"optim\.lr\.warmup_proportion=0\.5 has no counterpart"):
         import_config(path, ["optim.lr.warmup_proportion=0.5"])
@@ -199,7 +199,7 @@ def test_a_file_tells_by_its_keys_who_reads_it(tmp_path):
     (tmp_path / "probe.yaml").write_text(PROBE)
     found = command("config", "import", tmp_path / "probe.yaml")
     assert found.exit_code == 0, found.output
-    assert "pretrainkit probe ckpts/zerovl_100m --data ./data/ILSVRC" in found.stdout
+    assert "pretrainkit probe ckpts/zerovl_100m --images ./data/ILSVRC" in found.stdout
     assert (
         "import ./ckpts/zerovl_100m.pth --recipe clip --format zerovl --out ckpts/zerovl_100m --config " in found.stderr
     )

@@ -259,7 +259,7 @@ def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
     model = _weights_folder(v["ckpt.external_resume"]) or f"timm:{v['model.image_encoder.tag']}"
     settings = ("--method", "linear", "--epochs", v["epoch"], "--batch-size", v["data.batch_size"])
     return (
-        *("probe", str(model), "--data", str(v["data.data_path"])),
+        *("probe", str(model), "--images", str(v["data.data_path"])),
         *map(str, settings),
         *("--lr", str(v["optim.lr.init"]), "--threads", str(v["data.num_workers"])),
     )
