@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,59 @@ def test_a_set_with_held_out_images_is_used_as_it_is(tmp_path):
     page_data.put_pairs(tmp_path / "set")
     project = new_project("clip", [tmp_path / "set"], tmp_path / "made", hours=None)
     assert "pack" not in [command[2] for command in project.record["commands"]]
-    assert f'train: ["{tmp_path}/set"]' in (project.folder / "config.yaml").read_text()
+    assert 'train: ["raw/set"]' in (project.folder / "config.yaml").read_text()
+    assert (project.folder / "raw/set/train_anno.csv").is_file()
+
+
+def test_sets_of_the_same_name_are_kept_apart(tmp_path):
+    for seed, place in enumerate(("a", "b")):
+        page_data.put_pairs(tmp_path / place / "set", seed)
+    project = new_project("clip", [tmp_path / "a/set", tmp_path / "b/set"], tmp_path / "made", hours=None)
+    assert 'train: ["raw/set", "raw/set-2"]' in (project.folder / "config.yaml").read_text()
+
+
+def scripted(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script of a project without its commands."""
+    script = (folder / "run.sh").read_text().replace("\npretrainkit ", "\n: ").replace("|| pretrainkit ", "|| : ")
+    return subprocess.run(["bash", "-c", script, folder / "run.sh"], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("recipe", ["clip", "clip with a table", "fourm"])
+def test_a_project_finds_raw_data_after_a_move_of_both_or_of_one(tmp_path, recipe):
+    raw, made = tmp_path / "one/my raw", tmp_path / "one/made"
+    if recipe == "fourm":
+        page_data.put_rooms(raw, 4, 2)
+    elif recipe == "clip":
+        page_data.put_pairs(raw)
+    else:
+        put_captions(raw)
+    words = ["new", recipe.split()[0], "my raw", "--out", "made"]
+    with within(tmp_path / "one"):
+        assert run_here(words).code == 0
+    linked = {"fourm": "raw/train/rgb", "clip": "raw/my-raw", "clip with a table": "raw/my-raw/train"}[recipe]
+
+    def is_readable(folder: Path) -> bool:
+        return all(path.exists() for path in (folder / linked).iterdir())
+
+    assert is_readable(made)
+    (tmp_path / "one").rename(tmp_path / "two")  # both; without its script, too
+    raw, made = tmp_path / "two/my raw", tmp_path / "two/made"
+    assert is_readable(made)
+    with within(tmp_path / "two"):
+        again = run_here(words)
+    assert "unchanged: config.yaml" in again.out
+    (tmp_path / "deep/er").mkdir(parents=True)
+    made = made.rename(tmp_path / "deep/er/made")  # only the project: its raw data is neither here nor where it was
+    gone = scripted(made)
+    assert gone.returncode == 2
+    assert f"error: the raw data is no longer in {tmp_path}/one/my raw" in gone.stderr
+    (command,) = re.findall(r"ln -sfn FOLDER \S+", gone.stderr)
+    subprocess.run(command.replace("FOLDER", f"'{raw}'"), shell=True, check=True)
+    assert scripted(made).returncode == 0
+    assert is_readable(made)
+    (tmp_path / "two").rename(tmp_path / "one")  # back to its old place
+    assert scripted(made).returncode == 0
+    assert is_readable(made)
 
 
 def test_a_broken_image_of_a_set_is_left_out_by_packing(tmp_path):

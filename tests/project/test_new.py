@@ -239,6 +239,19 @@ def test_the_script_is_as_quiet_as_the_command(tmp_path, verbosity):
     assert len(titles) == (0 if verbosity == "quiet" else 9)
 
 
+def test_a_place_that_cannot_be_written_is_noticed_before_the_data_is_read(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("pretrainkit.recipes.bert.recipe.RECIPE.propose", lambda request: pytest.fail("data was read"))
+    with pytest.raises(InputError, match=f"cannot write to {tmp_path}/file"):
+        new_project("bert", [write_texts(tmp_path / "raw")], tmp_path / "file/made", hours=None)
+
+
+def test_messages_of_the_training_name_the_run_by_an_absolute_path(tmp_path):
+    project = new_project("bert", [write_texts(tmp_path / "raw")], tmp_path / "made", hours=None)
+    (line,) = [line for line in project.script.read_text().splitlines() if " train config.yaml " in line]
+    assert line.endswith('--resume --out "$PWD/runs/first"')
+
+
 @pytest.mark.parametrize("hours", [0, -1, float("inf")])
 def test_hours_must_be_positive(tmp_path, hours):
     raw = write_texts(tmp_path / "raw")

@@ -37,6 +37,12 @@ def new_folder(out: Path) -> Iterator[Path]:
         sync(out.parent)
 
 
+def require_writable(out: Path) -> None:
+    """Raise InputError if no folder `out` can be created."""
+    with _aside(out):
+        pass
+
+
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
     """Yield a temporary path with the suffix of `out` to write to. At the end flush the file to disk and rename it to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.files.manifest import atomic_file
-from pretrainkit.recipes.proposal import Decision, Proposal, Stage
+from pretrainkit.recipes.proposal import Decision, Proposal, RawData, Stage
 
 CONFIG, RUN, README = "config.yaml", "run.sh", "README.md"
 TRAINED = "runs/first"
@@ -44,10 +45,14 @@ def all_stages(proposal: Proposal, hours: float) -> tuple[Stage, ...]:
 
 def write_project(folder: Path, recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequence[str]) -> None:
     """Write the files into the folder."""
+    for raw in proposal.raw:
+        link = folder / raw.link
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(_place_from(link.parent, raw))
     proposal.write_files(folder)
     for name, text in (
         (CONFIG, _config(proposal)),
-        (RUN, _script(stages)),
+        (RUN, _script(folder, stages, proposal.raw)),
         (README, _readme(recipe, proposal, stages, data)),
     ):
         with atomic_file(folder / name) as file:
@@ -107,7 +112,23 @@ def _yaml(tree: Mapping[str, Any], indent: str) -> Iterable[str]:
             yield from _yaml(value, f"{indent}  ")
 
 
-def _script(stages: Sequence[Stage]) -> str:
+def _place_from(parent: Path, raw: RawData) -> str:
+    """Return the path of raw data relative to the folder of its link, so that both can be moved together."""
+    return os.path.relpath(os.path.realpath(raw.folder), os.path.realpath(parent))
+
+
+_LINK = r"""
+# Link to raw data, its path relative to the link, and its absolute path. A moved project uses the one that exists.
+raw() {
+  for place in "$2" "$3"; do [ -e "$1" ] || ln -sfn "$place" "$1"; done
+  [ -e "$1" ] || {
+    printf 'error: the raw data is no longer in %s\n  link its new place: ln -sfn FOLDER %q\n' "$3" "$PWD/$1" >&2
+    exit 2
+  }
+}"""
+
+
+def _script(folder: Path, stages: Sequence[Stage], raw_data: Sequence[RawData]) -> str:
     lines = [
         "#!/usr/bin/env bash",
         "# All commands from raw data to the report. Run it again after an interruption: finished work is kept.",
@@ -115,8 +136,14 @@ def _script(stages: Sequence[Stage]) -> str:
         'cd "$(dirname "$0")"',
         f'say() {{ [ "${{{VERBOSITY}:-}}" = quiet ] || echo "== $1" >&2; }}',
     ]
+    lines += [_LINK] if raw_data else []
+    for raw in raw_data:
+        words = (raw.link, _place_from((folder / raw.link).parent, raw), raw.folder)
+        command = f"raw {shlex.join(words)}"
+        lines.append(command if raw.unless is None else f"[ -e {shlex.quote(raw.unless)} ] || {command}")
     for stage in stages:
-        command = _command(stage)
+        # Messages of the training, such as that after Ctrl-C, name the run by a path that is valid in every folder.
+        command = _command(stage).replace(f"--out {TRAINED}", f'--out "$PWD/{TRAINED}"')
         if stage.unless is not None:
             command = f"[ -e {shlex.quote(stage.unless)} ] || {command}"
         lines += ["", f"say {shlex.quote(stage.title)}", command]

@@ -16,7 +16,7 @@ from shlex import quote
 from typing import IO, Any
 
 from pretrainkit.errors import DataError, InputError, RunError
-from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.folder import new_folder, require_writable
 from pretrainkit.files.manifest import atomic_file, made_by, read_object
 from pretrainkit.project.files import REPORT, RUN, all_stages, as_json, write_project
 from pretrainkit.recipes.capabilities import StartsProjects
@@ -87,6 +87,7 @@ def new_project(
         num_cores=available_cores(),
         progress=progress or Quiet(),
     )
+    require_writable(folder)
     try:
         proposal = starter.propose(request)
     except DataError as error:
@@ -96,6 +97,7 @@ def new_project(
     record = {
         "recipe": recipe,
         "data": list(paths),
+        "folder": str(folder),
         "hours": request.hours,
         "device": request.device,
         "made_by": made_by(),
@@ -105,8 +107,6 @@ def new_project(
         "decisions": as_json(proposal.decisions),
         "commands": [["pretrainkit", *stage.command] for stage in stages],
     }
-    if folder.is_dir():
-        folder.rmdir()
     with new_folder(folder) as aside:
         write_project(aside, recipe, proposal, stages, paths)
         with atomic_file(aside / RECORD) as file:
@@ -168,6 +168,9 @@ def _existing(folder: Path, recipe: str, data: Sequence[str], hours: float | Non
     if not path.is_file():
         raise InputError(f"{folder} is not empty and contains no project\n  name a new folder: --out FOLDER")
     record = read_object(path)
+    if before := record.get("folder"):  # the data may have been moved together with the project
+        moved = [os.path.abspath(folder / os.path.relpath(path, before)) for path in record["data"]]
+        record["data"] = moved if moved == list(data) else record["data"]
     wanted = {"recipe": recipe, "data": list(data), "hours": record.get("hours") if hours is None else hours}
     if changed := [name for name, value in wanted.items() if record.get(name) != value]:
         differences = "; ".join(

@@ -58,6 +58,18 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class RawData:
+    """Folder of raw data that the commands of a project read through a link in it."""
+
+    link: str
+    """Path of the link in the project."""
+    folder: str
+    """Absolute path."""
+    unless: str | None = None
+    """Folder with which the raw data is no longer needed."""
+
+
+@dataclass(frozen=True)
 class Proposal:
     """Everything that a project needs before it is trained."""
 
@@ -70,8 +82,9 @@ class Proposal:
     """Commands that make the training data."""
     export_format: str
     """Format of `pretrainkit export`."""
+    raw: tuple[RawData, ...] = ()
     write_files: Callable[[Path], None] = field(default=lambda folder: None)
-    """Write further files of the project, such as a renderer, into its folder."""
+    """Write further files of the project, such as a renderer, into its folder, which has the links to raw data."""
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pretrainkit.recipes.clip.loose_pairs import LoosePairs, find_loose_pairs
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import Pairs
 from pretrainkit.recipes.clip.scan import scan
-from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, Stage
+from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, RawData, Stage
 from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.text_projects import length_decisions
 
@@ -42,6 +43,8 @@ class PairSet:
     name: str
     path: str
     """Path for commands, which run in the project."""
+    raw: tuple[str, str]
+    """Link in the project, and the folder that it points to."""
     facts: dict[Split, dict[str, Any]]
     """Statistics of each split; only "train" if nothing is held out."""
     captions: list[str]
@@ -58,13 +61,17 @@ class PairSet:
 
 def propose(request: ProjectRequest) -> Proposal:
     """Return the proposal. Raises DataError if there are no images with captions."""
-    sets = [_find(path, number, request) for number, path in enumerate(request.data)]
+    sets = list[PairSet]()
+    for path in request.data:
+        sets.append(_find(path, {pair_set.name for pair_set in sets}, request))
+    raw = list[RawData]()
     num_pairs = sum(pair_set.facts["train"]["pairs"] for pair_set in sets)
     num_images = sum(pair_set.facts["train"]["images"] for pair_set in sets)
     stages, paths, heldout = list[Stage](), list[str](), list[Decision]()
     for pair_set in sets:
         if "valid" in pair_set.facts and not pair_set.num_bad:
             paths.append(pair_set.path)
+            raw.append(RawData(*pair_set.raw))
             heldout.append(_held_out(pair_set, "the set has held-out images", len(sets)))
             continue
         out = "data/pairs" if len(sets) == 1 else f"data/{pair_set.name}"
@@ -79,6 +86,7 @@ def propose(request: ProjectRequest) -> Proposal:
         command = ("data", "pack", pair_set.path, *share, *allowed, "--out", out)
         stages.append(Stage(f"Pack the pairs of {pair_set.name} into archives", command, unless=out))
         paths.append(out)
+        raw.append(RawData(*pair_set.raw, unless=out))
     words = [len(caption.split()) for pair_set in sets for caption in pair_set.captions]
     distinct = {word for pair_set in sets for caption in pair_set.captions for word in caption.split()}
     usual = next(pieces for limit, pieces in _VOCABULARIES if num_pairs < limit)
@@ -125,6 +133,7 @@ def propose(request: ProjectRequest) -> Proposal:
         decisions=(*decisions, *length_decisions(request)),
         stages=tuple(stages),
         export_format="huggingface",
+        raw=tuple(raw),
         write_files=lambda folder: _write_tables(folder, sets),
     )
 
@@ -133,9 +142,12 @@ def _why(is_large: bool) -> str:
     return "enough for 151 M parameters" if is_large else "two small towers on images of 64 x 64 pixels"
 
 
-def _find(path: str, number: int, request: ProjectRequest) -> PairSet:
-    """Open a set in whatever form it has, and look at all of it. Raises DataError if it has no pairs."""
-    name = re.sub(r"\W+", "-", Path(path).name.partition(".")[0]) or f"set-{number}"
+def _find(path: str, names: Collection[str], request: ProjectRequest) -> PairSet:
+    """Open a set in whatever form it has, and look at all of it. Its name will differ from the other `names`. Raises
+    DataError if it has no pairs."""
+    name = re.sub(r"\W+", "-", Path(path).name.partition(".")[0]) or "set"
+    if name in names:
+        name = next(f"{name}-{number}" for number in count(2) if f"{name}-{number}" not in names)
     try:
         opened: dict[Split, Pairs] = {"train": open_pairs(ClipSourceConfig(path=path), "train")}
     except DataError as error:
@@ -154,15 +166,19 @@ def _find(path: str, number: int, request: ProjectRequest) -> PairSet:
     skipped = {reason: count for pairs in opened.values() for reason, count in pairs.skipped.items()}
     left_out = tuple(LeftOut(f"entries: {reason}", count, (path,)) for reason, count in skipped.items())
     train = opened["train"]
-    return PairSet(name, path, facts, _captions(train), None, left_out)
+    link = f"raw/{name}"
+    inside, folder = (link, path) if os.path.isdir(path) else (f"{link}/{Path(path).name}", os.path.dirname(path))
+    return PairSet(name, inside, (link, folder), facts, _captions(train), None, left_out)
 
 
 def _find_loose(loose: LoosePairs, name: str, request: ProjectRequest) -> PairSet:
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "train").symlink_to(loose.folder, target_is_directory=True)
         _write_table(Path(folder), loose)
         pairs = open_pairs(ClipSourceConfig(path=folder, name=name), "train")
         facts = scan(pairs, progress=request.progress)
-        return PairSet(name, f"raw/{name}", {"train": facts}, _captions(pairs), loose, loose.left_out)
+        raw = (f"raw/{name}/train", loose.folder)
+        return PairSet(name, f"raw/{name}", raw, {"train": facts}, _captions(pairs), loose, loose.left_out)
 
 
 def _captions(pairs: Pairs) -> list[str]:
@@ -176,9 +192,7 @@ def _write_tables(folder: Path, sets: Sequence[PairSet]) -> None:
 
 
 def _write_table(folder: Path, loose: LoosePairs) -> None:
-    """Write the table of a set whose images stay where they are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train").symlink_to(loose.folder, target_is_directory=True)
+    """Write the table of a set whose folder has a link to the images."""
     (folder / "train_anno.csv").write_text(loose.table(), encoding="utf-8")
 
 

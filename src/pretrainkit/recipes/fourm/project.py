@@ -18,10 +18,12 @@ from pretrainkit.errors import DataError
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.readers import JSON_SUFFIXES, boxes_of, texts_of
-from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, Stage
+from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, RawData, Stage
 from pretrainkit.recipes.text_projects import training_decisions
 
 RAW, WORDS, TOKENIZER = "raw", "data/words.tsv", "data/tokenizer"
+SOURCE = f"{RAW}/source"
+"""Link to the folder of data."""
 CAPTIONS, CLASSES = f"{RAW}/captions.txt", f"{RAW}/classes.txt"
 _FOLDERS = {
     "rgb": ("rgb", "image", "images", "img", "photos", "photo"),
@@ -136,7 +138,8 @@ def propose(request: ProjectRequest) -> Proposal:
         decisions=tuple(decisions),
         stages=tuple(stages),
         export_format="safetensors",
-        write_files=lambda folder: _write(folder, parts, facts),
+        raw=(RawData(SOURCE, str(root)),),
+        write_files=lambda folder: _write(folder, root, parts, facts),
     )
 
 
@@ -282,14 +285,14 @@ def _lines(facts: Facts) -> Sequence[str]:
     return facts.captions or sorted(facts.classes)
 
 
-def _write(folder: Path, parts: Mapping[str, Mapping[str, Mapping[str, Path]]], facts: Facts) -> None:
+def _write(folder: Path, root: Path, parts: Mapping[str, Mapping[str, Mapping[str, Path]]], facts: Facts) -> None:
     """Write folders with links to the files of all used samples, and the texts for the vocabulary."""
     for split, samples in parts.items():
         for key, files in samples.items():
             for kind, path in files.items():
                 link = folder / RAW / split / kind / f"{key}{_suffix_of(path.name, _SUFFIXES[kind])}"
                 link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(path)
+                link.symlink_to(os.path.relpath(folder / SOURCE / path.relative_to(root), link.parent))
     if lines := _lines(facts):
         text = "\n\n".join(" ".join(line.split()) for line in lines)
         (folder / CAPTIONS).write_text(f"{text}\n", encoding="utf-8")
