@@ -134,7 +134,7 @@ CASES = [
     Case("train stopped", r"pretrainkit resume [^;\s]+"),
     Case("config show bert/tiny optimizer.peek_lr=1", "pretrainkit config show [^\n]+"),
     Case("config show bert/tiny peak_lr", "optimizer.peak_lr=1e-4", {"-": "peak_lr"}),
-    Case("evaluate no-valid", "pretrainkit evaluate .* --data FOLDER", {"FOLDER": "tokens/valid"}),
+    Case("evaluate no-valid", "pretrainkit evaluate .* data.valid=FOLDER", {"FOLDER": "tokens/valid"}),
     Case(f"{TRAIN} {SHARDS} evaluate.every_steps=5 --nproc 2", "leave out --nproc"),
     Case(f"{TRAIN} {SHARDS} --dry-run", "pretrainkit plan --help"),
     # T5

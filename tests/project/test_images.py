@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("PIL")
 
+from pretrainkit.data.aligned_samples import open_samples
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.project.new import new_project
 from pretrainkit.recipes.clip.config import ClipSourceConfig
@@ -133,6 +134,9 @@ def test_a_project_finds_raw_data_after_a_move_of_both_or_of_one(tmp_path, recip
     assert "unchanged: config.yaml" in again.out
     (tmp_path / "deep/er").mkdir(parents=True)
     made = made.rename(tmp_path / "deep/er/made")  # only the project: its raw data is neither here nor where it was
+    if recipe == "fourm":
+        with pytest.raises(DataError, match=r"is a link to .*, which does not exist\n.*\(in a project: bash run.sh\)"):
+            open_samples(str(made / "raw/train"), {"rgb": [".png"]}).read("rgb", 0)
     gone = scripted(made)
     assert gone.returncode == 2
     assert f"error: the raw data is no longer in {tmp_path}/one/my raw" in gone.stderr

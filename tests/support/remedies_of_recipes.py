@@ -139,7 +139,7 @@ CASES = [
         {"path: ...": "path: downloaded", "NAME": "said", "+": "data.batch_size=2"},
     ),
     Case("generate clip 'a dog'", "--images FOLDER", {"FOLDER": "pairs/train"}),
-    Case("evaluate clip --data torn", "pretrainkit data check", {"check": "check torn"}, ends=2),
+    Case("evaluate clip data.valid=torn", "pretrainkit data check", {"check": "check torn"}, ends=2),
     Case("data pack torn --out {out}", "--max-bad N", {"N": "9"}),
     Case("data pack short --out {out}", "--max-bad N", {"N": "9"}),
     Case(f"{CLIP} data.train=torn {ALL_SEEN} data.on_bad_sample=error", r"pretrainkit data check \S+", ends=2),
@@ -163,7 +163,7 @@ CASES = [
         )
     ),
     Case(f"{PAIRS} data.tokenizer=wrapped data.max_length=3", r"data.max_length=\d+"),
-    Case("evaluate clip --data silent", "pretrainkit data check", {"check": "check silent"}, ends=2),
+    Case("evaluate clip data.valid=silent", "pretrainkit data check", {"check": "check silent"}, ends=2),
     Case("config import zerovl.yaml --recipe clip --out {out}", r"epoch=\d+"),
     Case(
         "config check image_tokenizer/tiny model.domain.kind=depth model.domain.num_channels=3",

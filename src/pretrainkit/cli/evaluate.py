@@ -47,12 +47,12 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on held-out data. The examples and masks are the same in each evaluation."""
     held_out, named = None, list[str]()
-    for value in data or []:
-        if "=" in value and not Path(value).exists():
-            named.append(value)
+    for folder in data or []:
+        if "=" in folder and not Path(folder).exists():
+            named.append(folder)
         else:  # a former meaning of --data
-            renamed("--data of evaluate for held-out data", "data.valid", f"data.valid={value}")
-            held_out = value
+            renamed("--data of evaluate for held-out data", "data.valid", f"data.valid={folder}")
+            held_out = folder
     settings = [*(settings or []), *data_settings(named)]
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
     if all_checkpoints:

@@ -136,6 +136,11 @@ class FolderSamples(Samples):
         try:
             return Path(path).read_bytes()
         except OSError as error:
+            if os.path.islink(path):
+                raise DataError(
+                    f"{path} is a link to {os.path.realpath(path)}, which does not exist\n"
+                    "  if the data was moved, link its new place (in a project: bash run.sh), or name it in data.train"
+                ) from None
             raise DataError(
                 f"{path} cannot be read: {error.strerror or error}\n  restore it, or remove its sample"
             ) from error
