@@ -16,6 +16,7 @@ from pretrainkit.recipes.pixel import sample as pixel_sample
 from pretrainkit.report.data_page import render_data
 from pretrainkit.tokenizers.load import load_tokenizer
 from support import remedies
+from support.command_line import succeed
 from support.glue_toys import BAD, GOOD
 from support.page_data import FOURM, PIXEL, TOKENIZER, part, put_conllu, put_pairs, put_squad, texts
 from support.pair_sets import make_tokenizer
@@ -98,6 +99,22 @@ def test_rows_of_rendered_text_are_shown_with_grey_masks(tmp_path, monkeypatch):
         num_hidden = int(example["hidden"].split()[0])
         assert is_hidden.sum() == num_hidden * 16**2 > 0
     rendered(found)
+
+
+def test_rows_that_are_only_pictures_say_that_their_languages_are_unknown(tmp_path):
+    pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
+    (tmp_path / "text.txt").write_text("\n\n".join(texts(20)), "utf-8")
+    words = ["render", tmp_path / "text.txt", "--renderer", part("renderer"), "--max-patches", "36", "--out"]
+    succeed(*words, tmp_path / "rows")
+    data = (*PIXEL.split(), "num_steps=2")
+    found = checked("pixel/tiny", f"data.train={tmp_path}/rows/train", *data)
+    assert found.figures["languages"].startswith("unknown: the examples are pictures without their text")
+    assert "unknown: the examples are pictures" in rendered(found)
+    advice = re.search(r"pretrainkit (render --column text) ", found.figures["languages"])[1].split()
+    succeed(*words, tmp_path / "both", *advice[1:])
+    found = checked("pixel/tiny", f"data.train={tmp_path}/both/train", *data)
+    assert found.languages["counts"]
+    assert found.examples[0]["text"]
 
 
 @pytest.fixture

@@ -13,7 +13,14 @@ import numpy as np
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.corpus.stats import histogram, language_counts, most_frequent
 from pretrainkit.data.source import Records, unreadable
-from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck, ShowsExamples, StoredRecord
+from pretrainkit.recipes.capabilities import (
+    ChecksData,
+    ChecksFiles,
+    DataCheck,
+    EncodesText,
+    ShowsExamples,
+    StoredRecord,
+)
 from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.initial import build_loader, with_num_steps
@@ -81,6 +88,10 @@ def check_data(config: RunConfig, num: int, is_deep: bool, progress: Progress) -
     texts = [record.text for record in _stored(recipe, config, source, _MAX_TEXTS) if record.text]
     if texts:
         result.languages.update(_languages(texts, figures, notes))
+    elif isinstance(recipe, EncodesText):  # rows of rendered text
+        figures["languages"] = (
+            "unknown: the examples are pictures without their text; pretrainkit render --column text stores both"
+        )
     if held_out is not None:
         _compare(recipe, config, source, held_out, figures, notes)
     return result
