@@ -1,10 +1,12 @@
 """Curves on disk: one line per log step, none twice after a resume."""
 
+import inspect
 import json
 import math
 import subprocess
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -198,6 +200,70 @@ def test_mlflow_writes_to_a_folder_as_advised(tmp_path, monkeypatch) -> None:
     with closing(MetricsLog(tmp_path / "run", config)) as log:
         log.write(10, {"loss": 2.0})
     assert (tmp_path / "mlruns").is_dir()
+
+
+class TrackioRun:
+    """A run with the methods of trackio 0.43 that are called, which needs an older Pillow than the other packages."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.rows, self.is_finished = name, list[tuple[int | None, dict]](), False
+
+    def log(self, metrics: dict, step: int | None = None) -> None:
+        self.rows.append((step, metrics))
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+class Markdown:
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
+
+class Image:
+    def __init__(self, value: object, caption: str | None = None) -> None:
+        self.value = value
+
+
+def init(project, name=None, *, config=None, resume="never", embed=True, auto_log_gpu=None) -> TrackioRun:
+    assert (project, config, resume, embed, auto_log_gpu) == ("test", {"num_steps": 20}, "allow", False, False)
+    return TrackioRun(name)
+
+
+def test_trackio_is_called_as_it_defines_its_functions(tmp_path, monkeypatch) -> None:
+    runs = list[TrackioRun]()
+
+    def started(*args, **options) -> TrackioRun:
+        runs.append(init(*args, **options))
+        return runs[-1]
+
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    from pretrainkit.images.pillow import thumbnail
+
+    module = SimpleNamespace(init=started, Markdown=Markdown, Image=Image)
+    monkeypatch.setitem(sys.modules, "trackio", module)
+    picture = thumbnail(np.full((3, 8, 20), 200, np.uint8))
+    for step in (0, 10):
+        with closing(
+            MetricsLog(tmp_path / "run", LogConfig(to=("trackio",), project="test"), step, run_config={"num_steps": 20})
+        ) as log:
+            log.write(step + 10, {"loss": 2.0 - step / 10})
+            log.show(step + 10, [{"truth": "plain", "picture": [{"image": picture}]}])
+    first, second = runs
+    assert first.name == second.name == (tmp_path / "run" / "trackio-run-name.txt").read_text().strip()
+    assert [step for step, _ in first.rows + second.rows] == [10, 10, 20, 20]
+    assert [run.rows[0][1] for run in runs] == [{"loss": 2.0}, {"loss": 1.0}]
+    texts = {type(cell) for run in runs for cell in run.rows[1][1].values()}
+    assert texts == {Markdown, Image}
+    assert first.is_finished
+    assert second.is_finished
+
+
+def test_the_functions_that_stand_for_trackio_have_its_parameters() -> None:
+    trackio = pytest.importorskip("trackio", reason="trackio is not installed")
+    for own, its in ((init, trackio.init), (TrackioRun.log, trackio.Run.log), (Markdown, trackio.Markdown)):
+        assert inspect.signature(own).parameters.keys() <= inspect.signature(its).parameters.keys()
+    assert inspect.signature(Image).parameters.keys() <= inspect.signature(trackio.Image).parameters.keys()
 
 
 def test_trackio_gets_metrics_and_samples_of_one_run_before_and_after_a_resume(tmp_path, monkeypatch) -> None:
