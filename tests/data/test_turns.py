@@ -141,6 +141,12 @@ def test_fact_12_a_static_order_is_that_of_torch_in_every_pass_and_drops_the_tai
     assert len(np.unique(keys)) == len(keys)  # augmentation differs from pass to pass all the same
 
 
+def test_a_static_order_of_all_components_together_has_whole_batches_alone():
+    order = make([13, 40, 27], ("shuffle", {"is_static": True}), batch_size=9)
+    assert order.epoch_size == 72
+    assert order.num_epochs(180) == 2.5
+
+
 def test_without_the_static_order_passes_differ():
     order = Order([600], seed=3, mode="shuffle", batch_size=6)
     first, second = (order.records(np.arange(600) + epoch * 600).index.tolist() for epoch in (0, 1))

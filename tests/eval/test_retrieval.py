@@ -13,6 +13,7 @@ from pretrainkit.eval.retrieval import (
     first_of_each,
     first_of_each_up_to,
     nearest,
+    normalised,
     ranks,
     retrieval,
     whole_numbers,
@@ -179,6 +180,11 @@ def test_first_occurrences(ids, limit):
     assert first_of_each_up_to(array, limit).tolist() == slow
     assert first_of_each(array).tolist() == [i for i, value in enumerate(ids) if value not in ids[:i]]
     assert first_of_each_up_to(array, None).tolist() == list(range(len(ids)))
+
+
+def test_vectors_are_divided_by_their_length_and_zeros_stay():
+    vectors = torch.tensor([[[3.0, 4.0], [0.0, 0.0], [-0.5, 0.0]]])
+    torch.testing.assert_close(normalised(vectors), torch.tensor([[[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]]]))
 
 
 def test_nearest_lists_equal_scores_by_index():

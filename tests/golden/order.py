@@ -17,6 +17,9 @@ CASES: list[tuple[dict, int]] = [
     ({"sizes": [5000, 3000], "mode": "shuffle", "seed": 0, "weights": [0.7, 0.3]}, 0),
     ({"sizes": [500, 300], "mode": "lanes", "seed": 0, "batch_size": 4}, 796),
     ({"sizes": [500, 300], "mode": "lanes", "seed": 0, "batch_size": 4, "weights": [3, 1]}, 0),
+    ({"sizes": [50, 30], "mode": "debias", "seed": 0, "batch_size": 4}, 72),
+    ({"sizes": [50, 30], "mode": "set_by_set", "seed": 0, "batch_size": 4}, 72),
+    ({"sizes": [50, 30], "mode": "shuffle", "seed": 0, "batch_size": 4, "is_static": True}, 72),
 ]
 
 
@@ -25,12 +28,14 @@ def documents(size: int) -> np.ndarray:
     return np.array([*[7] * (size // 7), size % 7])
 
 
-def records_of(case: dict, start: int, num: int = 12) -> dict[str, list[int]]:
-    """The records from `start` on, by field."""
+def records_of(case: dict, start: int, num: int = 12) -> dict[str, list[int] | str]:
+    """The records from `start` on, by field, and the fingerprint, which checkpoints hold."""
     if case["mode"] == "lanes":
         case = {**case, "document_sizes": [documents(size) for size in case["sizes"]]}
-    records = Order(**case).records(np.arange(start, start + num))
-    return {name: getattr(records, name).tolist() for name in ("source", "epoch", "index", "key")}
+    order = Order(**case)
+    records = order.records(np.arange(start, start + num))
+    fields = {name: getattr(records, name).tolist() for name in ("source", "epoch", "index", "key")}
+    return fields | {"fingerprint": order.fingerprint}
 
 
 def write() -> None:

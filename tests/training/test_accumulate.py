@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pretrainkit.training import accumulate as module
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
 from pretrainkit.training.objective import (
     Batch,
@@ -348,6 +349,27 @@ def test_fact_29_four_microbatches_keep_what_one_does() -> None:
 def test_coupled_objectives_are_told_apart_by_type() -> None:
     assert isinstance(Contrast(), CoupledObjective)
     assert not isinstance(TwoTerms(), CoupledObjective)
+
+
+def nearest_by_blocks(rows: Tensor, columns: Tensor) -> list[list[int]]:
+    """The nearest column of each row and the nearest row of each column, as three ranks find them."""
+    blocks = rows.split(4), columns.split(4)
+    of_rows, of_columns = ([module._Nearest.of(block) for block in side] for side in blocks)
+    for step in range(3):
+        for rank in range(3):
+            at = (rank - step) % 3
+            module._find_nearest(blocks[0][rank], blocks[1][at], 4 * rank, 4 * at, of_rows[rank], of_columns[at])
+    return [torch.cat([part.index_b for part in side]).tolist() for side in (of_rows, of_columns)]
+
+
+@pytest.mark.parametrize("scores_at_once", [1, 13, 1 << 24])
+def test_the_nearest_of_all_blocks_are_those_of_the_whole_matrix(scores_at_once, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_SCORES_AT_ONCE", scores_at_once)
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = torch.randint(-2, 3, (2, 12, 3), generator=generator).float()  # exact scores, often equal
+    scores = (rows @ columns.t()).numpy()
+    assert nearest_by_blocks(rows, columns) == [scores.argmax(1).tolist(), scores.argmax(0).tolist()]  # the first ones
+    assert nearest_by_blocks(rows * torch.nan, columns) == [[-1] * 12] * 2  # a model that has diverged matches nothing
 
 
 def test_dropout_is_a_function_of_seed_step_microbatch_and_rank() -> None:

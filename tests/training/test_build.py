@@ -295,6 +295,18 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing(name, is_scal
     assert all(torch.equal(a, b) for a, b in zip(with_bad, without, strict=True))
 
 
+def test_an_optimizer_that_knows_nothing_of_skipping_is_not_called() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    precision = Precision(torch.device("cpu"), torch.float32, uses_tf32=False, scaler=None)
+    weight.grad = torch.tensor([1.0, math.nan])
+    assert step_if_finite(optimizer, precision, torch.tensor(math.nan))
+    assert weight.tolist() == [1.0, 1.0]
+    weight.grad = torch.tensor([1.0, 0.5])
+    assert not step_if_finite(optimizer, precision, torch.tensor(1.0))
+    assert weight.tolist() == [0.0, 0.5]
+
+
 @pytest.mark.parametrize("name", ["lamb", "adafactor"])
 def test_a_scaler_that_did_not_unscale_gradients_gives_the_same_update(name) -> None:
     found = []

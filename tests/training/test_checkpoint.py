@@ -104,6 +104,7 @@ def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: 
     assert (found.step, found.world_size, found.meta) == (3, 1, {"data": "epoch 0, position 15", "scale": 0.1})
     assert_same(state_of(other, other_optimizer), expected)
     assert restored_ema["ema.gain"] == 0.25
+    assert not any(value.requires_grad for state in other_optimizer.state.values() for value in state.values())
     train_step(other, other_optimizer, 3)
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 

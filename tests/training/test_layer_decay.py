@@ -45,6 +45,14 @@ def test_each_tower_counts_its_own_blocks_and_heads_learn_fully():
     assert {name: scales[name] for name in expected} == {name: DECAY**power for name, power in expected.items()}
 
 
+def test_without_blocks_matrices_are_one_block_below_the_head():
+    class Flat(torch.nn.Linear):
+        def blocks(self) -> list[torch.nn.Module]:
+            return []
+
+    assert layer_scales(Flat(3, 2), DECAY) == {"weight": DECAY, "bias": DECAY}
+
+
 def test_updates_are_scaled_and_groups_multiply():
     model = random_model(run_config(vit(num_layers=2), text(num_layers=2)))
     config = OptimizerConfig(

@@ -54,6 +54,19 @@ def test_singular_vectors_stay_and_singular_values_come_near_one(shape, dtype):
     assert off_diagonal.abs().max() < (1e-4 if dtype is torch.float32 else 0.05)
 
 
+def test_groups_without_a_number_of_matrices_are_updated_by_adamw():
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.ones(3, 4)) for _ in range(2)]
+    ours = Muon([weights[0]], 0.1, weight_decay=0.2)
+    theirs = torch.optim.AdamW([weights[1]], 0.1, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.2)
+    for _ in range(3):
+        weights[0].grad = torch.randn(3, 4)
+        weights[1].grad = weights[0].grad.clone()
+        ours.step()
+        theirs.step()
+    torch.testing.assert_close(*weights)
+
+
 def test_a_gradient_of_zeros_changes_nothing_but_the_decay():
     weight = nn.Parameter(torch.randn(4, 4))
     before = weight.detach().clone()

@@ -33,3 +33,5 @@ def test_norms_of_long_tensors_are_exact_and_those_of_single_values_never_overfl
     norms = tensor_norms(tensors, tensors)
     torch.testing.assert_close(norms.double(), torch.stack([t.double().norm() for t in tensors]), rtol=1e-6, atol=0)
     assert tensor_norms([torch.full((1 << 15,), torch.inf)] * 2, tensors[:2]).tolist() == [torch.inf] * 2
+    half = torch.full((1 << 16,), 2.0, dtype=torch.float16)  # the sum of the squares would be above the largest number
+    assert tensor_norms([half], [half]).tolist() == [512.0]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pretrainkit.errors import MissingPackageError
+from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.eval import metrics
 from pretrainkit.tasks.task import metric_kind
 
@@ -111,15 +111,29 @@ def test_a_missing_package_is_an_install_line(monkeypatch, name, package):
         getattr(metrics, name)(["a"], ["a"])
 
 
-def test_all_metrics_have_the_form_that_tasks_ask_for_and_load_no_torch():
-    functions = [
+FUNCTIONS = [
+    *(
         one
         for name, one in vars(metrics).items()
         if inspect.isfunction(one) and not name.startswith("_") and name != "check_pairs"
         if [*inspect.signature(one).parameters] == ["targets", "predictions"]
-    ]
-    assert len(functions) == 16
-    assert {metric_kind(metric) for metric in [*functions, metrics.mean_multiclass_f1(3)]} == {"predictions"}
+    ),
+    metrics.mean_multiclass_f1(3),
+]
+
+
+@pytest.mark.parametrize("metric", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("targets", "message"), [([], "nothing to score"), (["a", "b"], "2 targets and 0 predictions")]
+)
+def test_every_metric_asks_for_as_many_answers_as_questions_and_at_least_one(metric, targets, message):
+    with pytest.raises(DataError, match=message):
+        metric(targets, [])
+
+
+def test_all_metrics_have_the_form_that_tasks_ask_for_and_load_no_torch():
+    assert len(FUNCTIONS) == 17
+    assert {metric_kind(metric) for metric in FUNCTIONS} == {"predictions"}
     heavy = "{'torch', 'sacrebleu', 'nltk', 'scipy'}"
     code = f"import sys, pretrainkit.eval.metrics; print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -2,11 +2,18 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from pretrainkit import rng
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.fourm.masking import Shares, component_of, dirichlet, probability_of_largest
+from pretrainkit.recipes.fourm.masking import (
+    Shares,
+    component_of,
+    dirichlet,
+    log_gamma_draws,
+    probability_of_largest,
+)
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Bound, Component
 from pretrainkit.recipes.fourm.modality import MOD7, MOD21, published
 
@@ -84,6 +91,12 @@ def test_the_chance_of_being_largest_is_that_of_draws():
     assert found.sum() == pytest.approx(1)
     assert found[4] == 0
     np.testing.assert_allclose(found, wins, atol=0.006)
+
+
+@pytest.mark.parametrize("shape", [0.05, 0.7, 1.0, 1.5, 8.0])
+def test_gamma_variates_have_the_distribution_of_scipy(shape):
+    drawn = log_gamma_draws(keys(40_000), np.full((40_000, 1), shape))[:, 0]
+    assert scipy.stats.kstest(drawn, scipy.stats.loggamma(shape).cdf).pvalue > 1e-3
 
 
 def test_draws_are_those_of_a_dirichlet_distribution():

@@ -179,6 +179,12 @@ def test_segments_of_encoder_and_decoder_are_the_same_ones_without_gaps():
         assert numbers[0] == numbers[1] == list(range(len(numbers[0])))
 
 
+@pytest.mark.parametrize("unused", ["pad", "pack"])
+def test_a_single_slot_is_filled(unused):
+    _, _, batch = draw(MOD7, MIX7, 1, unused=unused)
+    assert batch["encoder_length"].max() == batch["decoder_length"].max() == 1
+
+
 def test_a_sample_without_any_token_takes_no_slot():
     drawn = masking(("caption",), [Component()], 16)
     contents = Contents(2, {}, {0: Ragged(np.array([7, 8, 9], np.int32), np.array([0, 3]))})

@@ -68,6 +68,7 @@ def test_the_stream_of_segments_is_the_corpus_and_only_last_ones_are_short(tmp_p
     is_last = np.isin(np.arange(len(index)) + 1, index.segment_ends)
     assert (every.lengths[~is_last] == 568).all()
     assert len(index.group_ends) == 3
+    assert len(index.piece_starts) == 3  # documents of a group that are stored one after another are one piece
 
 
 def test_a_long_document_gives_one_chunk_which_is_always_the_same(tmp_path):
