@@ -73,7 +73,7 @@ def test_an_encoder_says_what_was_masked():
     found = encoder(ragged([[5, 90, 7], [90, 2]]), ragged([[5, 6, 7], [8, 2]]), 4, mask_id=90)
     assert found["encoder_loss_weights"].tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
     assert found["encoder_target_tokens"].tolist() == [[5, 6, 7, 0], [8, 2, 0, 0]]
-    with pytest.raises(DataError, match="example 1 has 5 inputs and 2 targets"):
+    with pytest.raises(DataError, match="example 1 has 5 input tokens and 2 target tokens"):
         encoder(INPUTS, ragged([[1, 2, 3, 4], [1, 2]]), 9, mask_id=90)
 
 
