@@ -188,6 +188,8 @@ def _untouched(node: ast.AST) -> Iterator[ast.AST]:
             yield node
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             yield node
+        case ast.keyword(arg="strict"):  # zip's check of our own lengths, like an assert
+            yield node.value
         case ast.Call(func=ast.Name(id="cast" | "overload" | "TypeVar")):
             yield node
 

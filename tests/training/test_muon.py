@@ -38,20 +38,28 @@ def config_of(**values: object) -> OptimizerConfig:
     return OptimizerConfig(name="muon", momentum=0.95, peak_lr=0.02, weight_decay=0.1).model_copy(update=values)
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (24, 8), (8, 24), (3, 2, 5, 7)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 8, 24), (6, 5, 7)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_singular_vectors_stay_and_singular_values_come_near_one(shape, dtype):
     torch.manual_seed(1)
     matrices = torch.randn(shape) * 37.0
-    found = orthogonalised(matrices, dtype)
+    (found,) = orthogonalised([matrices], dtype)
+    assert found.dtype is dtype
     u, s, v = torch.linalg.svd(matrices, full_matrices=False)
-    inner = u.mT @ found @ v.mT
+    inner = u.mT @ found.float() @ v.mT
     values = inner.diagonal(dim1=-2, dim2=-1)
     is_clear = s > 0.05 * s.amax(-1, keepdim=True)  # tiny ones need more than five iterations
     assert values[is_clear].min() > 0.6
     assert values.max() < 1.3
     off_diagonal = inner - torch.diag_embed(values)
     assert off_diagonal.abs().max() < (1e-4 if dtype is torch.float32 else 0.05)
+
+
+def test_batches_together_become_what_each_becomes_alone():
+    torch.manual_seed(0)
+    batches = [torch.randn(shape) for shape in ((2, 4, 12), (1, 6, 12), (3, 4, 9), (1, 6, 6))]
+    alone = [orthogonalised([batch], torch.float32)[0] for batch in batches]
+    torch.testing.assert_close(orthogonalised(batches, torch.float32), alone)
 
 
 def test_groups_without_a_number_of_matrices_are_updated_by_adamw():
@@ -128,7 +136,8 @@ def test_query_key_and_value_are_three_matrices():
     optimizer.step()
     moved = before - model.block["qkv"].weight.detach()
     for ours, part in zip(moved.chunk(3), grad.chunk(3), strict=True):
-        torch.testing.assert_close(ours, orthogonalised(part) * ADAMW_RMS * 8**0.5, rtol=1e-3, atol=1e-4)
+        (wanted,) = orthogonalised([part[None]], torch.float32)
+        torch.testing.assert_close(ours, wanted[0] * ADAMW_RMS * 8**0.5, rtol=1e-3, atol=1e-4)
 
 
 def test_going_on_from_a_state_gives_the_same_bits():

@@ -13,6 +13,7 @@ from pretrainkit.nn.attention import SelfAttention
 from pretrainkit.nn.blocks import GatedFeedForward
 from pretrainkit.nn.foreign import stacked_layers
 from pretrainkit.recipes.registry import Recipes
+from pretrainkit.training.optimizers import parameters
 from pretrainkit.training.optimizers.adafactor import Adafactor
 from pretrainkit.training.optimizers.build import build_optimizer, set_learning_rate
 from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig
@@ -114,6 +115,36 @@ def test_parts_of_one_tensor_are_updated_as_if_they_were_apart(rule):
     train(model, apart, config, 6)
     for whole, parts in pairs(model, apart):
         torch.testing.assert_close(whole, torch.cat([*parts]), rtol=1e-5, atol=1e-7)
+
+
+class Mixed(nn.Module):
+    """Parameters of every number of dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together, self.kernel = Together(), nn.Conv2d(3, 5, 3)
+        self.others = nn.ParameterList([torch.randn(7, 0), torch.randn(6, 16), torch.tensor(0.3), torch.randn(9)])
+
+    def blocks(self) -> list[nn.Module]:
+        return self.together.blocks()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_buffers_that_parameters_share_on_a_gpu_give_the_updates_of_buffers_of_their_own(rule, monkeypatch):
+    config = OptimizerConfig(**({"peak_lr": 0.05, "weight_decay": 0.1, "decay_mask": "all"} | RULES[rule]))
+    found = []
+    for reads_at_once in (True, False):
+        monkeypatch.setattr(parameters, "reads_at_once", lambda device, answer=reads_at_once: answer)
+        torch.manual_seed(0)
+        model = Mixed()
+        optimizer = build_optimizer(model, config)
+        set_learning_rate(optimizer, 0.05)
+        for _ in range(3):
+            for number, parameter in enumerate(model.parameters()):
+                parameter.grad = torch.randn_like(parameter) * 10.0 ** (number % 4 - 2)
+            optimizer.step()
+        found.append([parameter.detach() for parameter in model.parameters()])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
 
 
 def test_modules_say_what_they_stack():

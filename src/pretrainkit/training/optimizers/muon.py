@@ -23,22 +23,13 @@ _NUM_ITERATIONS = 5
 _EPSILON = 1e-7
 
 
-def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def orthogonalised(batches: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Return matrices with the same singular vectors, but singular values of about 1 (0.7 to 1.2).
 
-    `matrices` is (..., m, n) float32, and so is the result. A matrix of zeros stays zero. `dtype` is that of the
-    products; the iteration tolerates the rounding of bfloat16.
+    Each batch is (number, m, at least m), in float32. Matrices of zeros stay zero. `dtype` is that of the products and
+    of the results; the iteration tolerates the rounding of bfloat16. Batches of equal m share one of the three products
+    of an iteration, because their Gram matrices have the same size.
     """
-    is_tall = matrices.shape[-2] > matrices.shape[-1]
-    wide = matrices.mT if is_tall else matrices
-    (result,) = _orthogonalised([wide.reshape(-1, *wide.shape[-2:])], dtype)
-    result = result.view(wide.shape).float()
-    return result.mT if is_tall else result
-
-
-def _orthogonalised(batches: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Orthogonalize batches of matrices, (number, m, at least m), with products in `dtype`. Batches of equal m share
-    one of the three products of an iteration, because their Gram matrices have the same size."""
     norms = [torch.linalg.matrix_norm(batch, keepdim=True) for batch in batches]
     torch._foreach_add_(norms, _EPSILON)
     results = [
@@ -120,7 +111,7 @@ class Muon(GroupOptimizer):
         results: list[Tensor] = []
         sizes: list[float] = []
         updates: dict[int, Tensor] = {}
-        for (shape, wide_and_tall), batch in zip(shapes.items(), _orthogonalised(batches, self.dtype), strict=True):
+        for (shape, wide_and_tall), batch in zip(shapes.items(), orthogonalised(batches, self.dtype), strict=True):
             counts = [[parts[index] for index in members] for members in wide_and_tall]
             for members, nums, own in zip(wide_and_tall, counts, batch.split([*map(sum, counts)]), strict=True):
                 if not members:
