@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import closing
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -172,7 +173,7 @@ def test_mlflow_gets_metrics_pictures_and_texts_of_one_run_before_and_after_a_re
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     config, run = LogConfig(to=("mlflow",), project="test"), tmp_path / "run"
     with closing(MetricsLog(run, config, run_config={"num_steps": 20})) as log:
-        log.write(10, {"loss": 2.0, "grad_norm/layers.0": math.nan})
+        log.write(10, {"loss": 2.0, "grad_norm": 1.0, "grad_norm/layers.0": 0.5, "grad_norm/layers.1": math.nan})
         log.show(10, [{"seen": [{"image": thumbnail(np.full((3, 8, 20), 200, np.uint8))}], "truth": "plain"}])
     with closing(MetricsLog(run, config, resume_step=10)) as log:
         log.write(20, {"loss": 1.0})
@@ -182,7 +183,22 @@ def test_mlflow_gets_metrics_pictures_and_texts_of_one_run_before_and_after_a_re
     assert found.info.run_id == (run / "mlflow-run-id.txt").read_text().strip()
     history = client.get_metric_history(found.info.run_id, "loss")
     assert [(metric.step, metric.value) for metric in history] == [(10, 2.0), (20, 1.0)]
+    assert found.data.metrics == {"loss": 1.0, "grad_norm": 1.0, "grad_norm.layers.0": 0.5}
     assert {file.path for file in client.list_artifacts(found.info.run_id)} >= {"config.yaml", "samples", "images"}
+
+
+def test_a_server_of_mlflow_that_fails_does_not_end_the_run(tmp_path, monkeypatch, caplog) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    with closing(MetricsLog(tmp_path / "run", LogConfig(to=("mlflow",)))) as log:
+        refusing = Mock(side_effect=mlflow.MlflowException("gone"))
+        for name in ("log_batch", "log_dict", "set_terminated"):
+            monkeypatch.setattr(mlflow.MlflowClient, name, refusing)
+        log.write(10, {"loss": 2.0})
+        log.show(10, [{"truth": "plain"}])
+    assert caplog.text.count("MLflow did not take values of step 10, which are in the run folder: gone") == 2
+    assert [row["step"] for row in read(tmp_path / "run/metrics.jsonl")] == [10]
 
 
 def test_mlflow_writes_to_a_folder_as_advised(tmp_path, monkeypatch) -> None:

@@ -8,10 +8,12 @@ TRACKIO_DIR.
 import base64
 import html
 import io
+import logging
 import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +22,8 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import InputError, import_optional
 from pretrainkit.training.watch import Sample
+
+_logger = logging.getLogger(__name__)
 
 Picture = NDArray[np.uint8]
 """uint8 (H, W, 3)."""
@@ -115,7 +119,7 @@ class MLflow:
 
     def __init__(self, run: LoggedRun) -> None:
         mlflow = import_optional("mlflow", "mlflow", "log.to=[mlflow]")
-        self._entities = mlflow.entities
+        self._entities, self._refused = mlflow.entities, mlflow.MlflowException
         try:
             self._client = client = mlflow.MlflowClient()
             known = client.get_experiment_by_name(run.project)
@@ -136,20 +140,32 @@ class MLflow:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())
-        # Some of MLflow's stores refuse NaN.
-        metrics = [self._entities.Metric(name, v, now, step) for name, v in values.items() if math.isfinite(v)]
-        self._client.log_batch(self._id, metrics=metrics)
+        # Some of MLflow's stores refuse NaN; its folders cannot hold both `grad_norm` and `grad_norm/layers.0`.
+        named = {name.replace("/", "."): value for name, value in values.items() if math.isfinite(value)}
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in named.items()]
+        with self._warning(step):
+            self._client.log_batch(self._id, metrics=metrics)
 
     def cells(self, step: int, cells: Mapping[str, str | Picture]) -> None:
         texts = {name: cell for name, cell in cells.items() if isinstance(cell, str)}
-        if texts:
-            self._client.log_dict(self._id, texts, f"samples/step-{step:08d}.json")
-        for name, cell in cells.items():
-            if not isinstance(cell, str):
-                self._client.log_image(self._id, cell, key=name.replace("/", "."), step=step)
+        with self._warning(step):
+            if texts:
+                self._client.log_dict(self._id, texts, f"samples/step-{step:08d}.json")
+            for name, cell in cells.items():
+                if not isinstance(cell, str):
+                    self._client.log_image(self._id, cell, key=name.replace("/", "."), step=step)
+
+    @contextmanager
+    def _warning(self, step: int) -> Iterator[None]:
+        """Context in which a server that fails does not end the run, because the run's own files have all values."""
+        try:
+            yield
+        except self._refused as error:
+            _logger.warning("MLflow did not take values of step %d, which are in the run folder: %s", step, error)
 
     def close(self) -> None:
-        self._client.set_terminated(self._id)
+        with suppress(self._refused):
+            self._client.set_terminated(self._id)
 
 
 class Trackio:
