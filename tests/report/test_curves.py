@@ -82,7 +82,7 @@ def test_several_runs_share_a_chart_for_held_out_and_one_for_training_values(tmp
             tmp_path / name,
             [{"step": step, "loss": level, "lr": 0.1, "grad_norm": 1.0} for step in range(1, 30)],
             [{"step": 5, "event": "spike", "text": "t"}, {"step": 7, "event": "checkpoint", "text": "t"}],
-            [{"step": 20, "loss": level, "accuracy": 0.5}],
+            [{"step": step, "loss": level, "accuracy": 0.5} for step in (10, 20)],
         )
         for name, level in (("a", 3.0), ("b", 2.0))
     ]
@@ -100,6 +100,20 @@ def test_several_runs_share_a_chart_for_held_out_and_one_for_training_values(tmp
     assert [line.kind for line in losses[0].series] == ["points", "points"]
     assert np.allclose(losses[1].series[3].ys, 2.0)
     assert [(mark.run, mark.text, mark.is_bad) for mark in losses[0].marks] == [(0, "spike", True), (1, "spike", True)]
+
+
+def test_a_single_evaluation_and_counts_that_stay_0_have_no_chart(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / name,
+            [{"step": step, "loss": 2.0, "bad_images": 0, "lr": 0.1} for step in (1, 2)],
+            [],
+            [{"step": 2, "loss": 2.0, "accuracy": 0.5}],
+        )
+        for name in ("a", "b")
+    ]
+    assert [chart.title for chart in (*loss_charts(runs), *other_charts(runs))] == ["Loss, training", "Learning rate"]
+    assert [chart.title for chart in other_charts(runs[:1])] == ["Accuracy", "Learning rate"]
 
 
 def test_a_run_that_lacks_a_metric_has_no_line_in_its_chart(tmp_path):

@@ -93,9 +93,11 @@ def loss_charts(runs: Sequence[Run]) -> list[Chart]:
 
 
 def other_charts(runs: Sequence[Run]) -> list[Chart]:
-    """Return charts of all other logged or evaluated metrics, except counters that only follow the steps."""
+    """Return charts of all other logged or evaluated metrics, except counters that only follow the steps or stay 0."""
     keys = [key for key in _keys(runs, "evaluations", "metrics") if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith((_COUNTS, *_FAMILIES))]
+    logs = [log for run in runs for log in (run.metrics, run.evaluations)]
+    keys = [key for key in keys if any(log.curve(key)[1].any() for log in logs)]
     evaluated = {key for run in runs for key in run.evaluations.keys}
     place = {key: i for i, key in enumerate(_ORDER)}
     keys.sort(key=lambda key: (key not in evaluated, place.get(key, len(_ORDER))))
@@ -192,7 +194,8 @@ def _charts(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart]:
     training = [(key, "training", [*chain(*map(_training, runs, repeat(key), count()))]) for key in keys]
     charts = []
     for key, kind, lines in (*held_out, *training):
-        if lines:
+        # The table of results has the values of runs that were evaluated once.
+        if any(len(line.xs) > 1 or kind == "training" for line in lines):
             levels = dict.fromkeys(level for run in runs for level in reference_levels(run).get(key, ()))
             title = f"{_title(key)}, {kind}" if kind == "held-out" or _is_loss(key) else _title(key)
             charts.append(_chart(f"{key} {kind}", key, title, runs, lines, tuple(levels)))
