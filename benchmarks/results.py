@@ -160,7 +160,7 @@ TARGETS = (
         form="{:.1f}",
     ),
     Target(
-        "packing from a memory map: rows of 512 per CPU-second, the least of best fit",
+        "packing from a memory map by best fit: rows of 512 per CPU-second, the lowest",
         "denoising",
         lambda rows: min(cells(rows, "rows / CPU-s, best", first="best fit")),
         least=2e4,
@@ -285,10 +285,10 @@ TARGETS = (
         least=5,
     ),
     Target(
-        "train step, any shape: times transformers, the least", "step", lambda rows: min(cells(rows, "ratio")), least=1
+        "train step, any shape: times transformers, the lowest", "step", lambda rows: min(cells(rows, "ratio")), least=1
     ),
     Target(
-        "contrastive step, batch 256, tiny towers: pairs per second, times OpenCLIP's, the least",
+        "contrastive step, batch 256, tiny towers: pairs per second, times OpenCLIP's, the lowest",
         "contrast",
         lambda rows: min(cells(rows, "ratio_clock")),
         least=1.3,
@@ -306,7 +306,7 @@ TARGETS = (
         most=1.15,
     ),
     Target(
-        "pipeline, shards to batches: times the Hugging Face stack, the least",
+        "pipeline, shards to batches: times the Hugging Face stack, the lowest",
         "pipeline",
         lambda rows: min(cells(rows, _RATIO, "Batches of", first="Hugging Face")),
         least=5,
@@ -332,7 +332,7 @@ TARGETS = (
         least=1.9,
     ),
     Target(
-        "sentence splitting, our default rules: times NLTK's, the least of three kinds of text",
+        "sentence splitting, our default rules: times NLTK's, the lowest of three kinds of text",
         "sentences",
         lambda rows: min(cells(rows, "of NLTK", first="ours: punkt, default rules")),
         least=10,
@@ -376,7 +376,7 @@ TARGETS = (
     Target("pretrainkit --help: CPU-s", "start", lambda rows: cell(rows, "pretrainkit --help", "CPU-s"), most=0.15),
     Target("config check: CPU-s", "start", lambda rows: cells(rows, "CPU-s", first="pretrainkit config")[0], most=0.4),
     Target(
-        "plan, the dearest presets: CPU-s",
+        "plan, the most expensive presets: CPU-s",
         "start",
         lambda rows: max(cells(rows, "CPU-s", first="pretrainkit plan")),
         most=5.0,
