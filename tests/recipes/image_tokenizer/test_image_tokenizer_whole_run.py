@@ -295,7 +295,7 @@ def test_tokens_of_another_tokenizer_or_other_parts_are_refused(run: Path, image
     with pytest.raises(DataError, match="has 1 crops of each image, but --crops is 2"):
         tokenize_images(run, data, num_parts=2)
     early = next((run / "checkpoints").glob("step-*2"))
-    with pytest.raises(DataError, match="made with other settings: tokenizer"):
+    with pytest.raises(DataError, match="created with other settings: tokenizer"):
         tokenize_images(early, data)
     with pytest.raises(DataError, match="has 1 crops of each image, but --crops is 2"):
         tokenize_images(early, data, num_parts=2, out="other")
