@@ -32,7 +32,7 @@ def train(rates, num_steps=12, **settings):
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_fact_42_updates_are_those_of_the_specification(weight_decay):
+def test_updates_are_those_of_the_original(weight_decay):
     """The update of section 13 in plain float64 NumPy, with the gradient of the cross-entropy worked out by hand."""
     num_steps, lr, momentum = 12, 20.0, 0.9
     features, labels = toy()

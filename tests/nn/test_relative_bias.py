@@ -1,4 +1,4 @@
-"""Buckets of distances against the specification's table, and the table's way into scores and back."""
+"""Buckets of distances against the original's table, and the table's way into scores and back."""
 
 import math
 

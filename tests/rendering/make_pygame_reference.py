@@ -4,7 +4,7 @@
     python tests/rendering/make_pygame_reference.py FONT... > tests/rendering/pygame_reference.json
 
 The font of Pillow is always among them. Nothing of pretrainkit is used: this is the other side of the comparison. The
-recipe is that of the specification: text is rendered by `pygame.freetype`, put onto a white surface and turned to grey.
+recipe is that of the original: text is rendered by `pygame.freetype`, put onto a white surface and turned to grey.
 """
 
 import hashlib

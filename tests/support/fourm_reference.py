@@ -1,4 +1,4 @@
-"""4M as its specification tells it, as plainly as possible: dense tensors by modality, masks, a gather, full attention
+"""4M as its papers and code describe it, in plain code: dense tensors by modality, masks, a gather, full attention
 masks. It reads a state dict by the published names and shares no code with the package.
 
 Masks are the original's: True is ignored.

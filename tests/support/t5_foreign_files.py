@@ -169,7 +169,7 @@ def write_bundle(prefix, arrays, num_shards=2):
 
 
 def mesh_names(config):
-    """The table of the specification, from our names to Mesh TensorFlow's."""
+    """The table from our names to Mesh TensorFlow's."""
     found = {"embedding.weight": "shared/embedding", "logits.weight": "decoder/logits/kernel"}
     for stack in ("encoder", "decoder"):
         found[f"{stack}.final_norm.weight"] = f"{stack}/final_layer_norm/scale"

@@ -12,7 +12,7 @@ from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerCon
 
 
 class Reference:
-    """Section 4.1 of the specification, one parameter, written with plain numbers and no regard for memory."""
+    """T5X's Adafactor for one parameter, written with plain numbers and no regard for memory."""
 
     def __init__(self, parameter, **options):
         self.p = parameter.double().clone()
@@ -90,7 +90,7 @@ def test_equals_the_formula(case, shape):
         torch.testing.assert_close(holder[0].detach().double(), reference.p, rtol=2e-5, atol=1e-7)
 
 
-def test_fact_15_states_have_the_sizes_of_the_specification():
+def test_states_have_the_sizes_of_the_original():
     shapes = {"wide": (160, 144), "narrow": (200, 64), "bias": (6, 32), "scale": (5,)}
     tensors = {name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
     optimizer = Adafactor(tensors.values(), lr=1.0, config=AdafactorConfig())

@@ -1,4 +1,4 @@
-"""Decay groups, Adam and LAMB against the specification's formulas, clipping."""
+"""Decay groups, Adam and LAMB against the published formulas, clipping."""
 
 import math
 

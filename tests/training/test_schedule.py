@@ -1,4 +1,4 @@
-"""The learning rate: the specification's numbers, and laws of every schedule."""
+"""The learning rate: numbers of the originals, and laws of every schedule."""
 
 import itertools
 import math

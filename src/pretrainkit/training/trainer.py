@@ -272,7 +272,8 @@ class Trainer:
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
                 f"the gradient was not finite by step {step + 1} (losses {losses})\n"
-                f"  {self.num_skipped} updates skipped, allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
+                f"  number of skipped updates: {self.num_skipped}, "
+                f"allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
                 f"  the records of that batch are in {path}\n"
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )

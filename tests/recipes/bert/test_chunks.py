@@ -36,7 +36,7 @@ def draw(index: ChunkIndex, num: int = 1, seed: int = 0, max_tokens: int = 126, 
 
 
 def greedy_by_hand(document: list[int], max_tokens: int) -> list[list[int]]:
-    """Sabertooth's chunking of one document, sentence by sentence as the specification words it."""
+    """Sabertooth's chunking of one document, sentence by sentence."""
     chunks, waiting = [], list(document)
     while waiting:
         chunk: list[int] = []

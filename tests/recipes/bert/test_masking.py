@@ -1,4 +1,4 @@
-"""What is predicted and how it is hidden: acceptance facts 24 to 28 of the Sabertooth specification, and laws."""
+"""What is predicted and how it is hidden: facts of Sabertooth, and laws."""
 
 import numpy as np
 import pytest

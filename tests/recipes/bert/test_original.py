@@ -18,7 +18,7 @@ from support.bert_batches import run_config
 
 
 def original_arrays(state, num_layers, num_heads):
-    """The original's parameters for a `BertForPreTraining`, after the table of section 10.4 of the specification."""
+    """The original's parameters for a `BertForPreTraining`."""
     width = state["bert.pooler.dense.bias"].shape[0]
     found = {
         "bert/word_embeddings/embedding": state["bert.embeddings.word_embeddings.weight"],
@@ -114,7 +114,7 @@ def test_weights_of_the_original_are_read(original):
     assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_shapes_are_those_of_the_specification(original, config):
+def test_shapes_are_those_of_the_original(original, config):
     arrays = flat_arrays(read_flax(original[0] / "checkpoint_20000")["params"])
     width, heads = config.model.hidden_size, config.model.num_heads
     assert len(arrays) == 5 + 16 * config.model.num_layers + 2 + 4 + 1 + 2

@@ -22,6 +22,7 @@ from pretrainkit.recipes.exchange import ReadsConfigs
 from pretrainkit.recipes.registry import recipes_able
 from pretrainkit.running.initial import load_initial
 from support.clip_models import random_model, run_config, tiny_bert, tiny_timm
+from support.remedies import followed
 
 DGA = Path(__file__).with_name("zerovl_yaml") / "zerovl_dga.yaml"
 BASELINE = ["runner.name=clip", "runner.val_interval_steps=100", "data.train_type=shuffle", "data.batch_size=1024"]
@@ -203,6 +204,15 @@ def test_a_file_tells_by_its_keys_who_reads_it(tmp_path):
     assert (
         "import ./ckpts/zerovl_100m.pth --recipe clip --format zerovl --out ckpts/zerovl_100m --config " in found.stderr
     )
+
+
+def test_ranks_that_do_not_divide_the_batch_are_refused_with_what_does():
+    with pytest.raises(ConfigError) as error:
+        import_file(DGA, nproc=3)
+    advised = followed(error.value, "recipes/clip/original_config.py: a batch of")
+    (size,) = re.findall(r"give --nproc a divisor of (\d+)", advised)
+    assert int(size) % 4 == 0
+    assert command("config", "import", DGA, "--nproc", 4).exit_code == 0
 
 
 def test_a_file_of_nobody_is_refused_with_those_that_are_read(tmp_path):

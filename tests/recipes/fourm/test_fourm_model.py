@@ -117,7 +117,7 @@ def reference(model):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("layout", ["tiles", "rows"])
-def test_losses_are_those_of_the_specification(variant, layout):
+def test_losses_are_those_of_the_reference(variant, layout):
     model = make_model(**VARIANTS[variant])
     batch = random_batch(num_segments=1)
     found = model(read_batch(as_doubles(batch), model.config, layout=layout))
@@ -309,7 +309,7 @@ def test_models_with_biases_have_the_published_sizes(size, millions):
     assert round(count / 1e6, 1) == millions
 
 
-def test_initial_weights_are_those_of_the_specification():
+def test_initial_weights_are_those_of_the_original():
     torch.manual_seed(0)
     model = build(small(hidden_size=64, num_heads=4, intermediate_size=170))
     width, vocabulary = 64, DEPTH.vocab_size

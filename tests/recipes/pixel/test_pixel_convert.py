@@ -74,7 +74,7 @@ def name_in_files(name: str) -> str:
 
 
 def their_loss(theirs: nn.Module, pixels: np.ndarray, is_masked: np.ndarray, num_kept: int) -> Tensor:
-    """As section 4.7 of the specification says, of texts that fill their canvas."""
+    """As in the original, for texts that fill their canvas."""
     pictures_BCHW = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
     seen = theirs.vit(pictures_BCHW, noise=torch.from_numpy(is_masked.astype(np.float32)))
     assert seen.last_hidden_state.shape[1] == num_kept + 1

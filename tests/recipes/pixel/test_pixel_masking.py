@@ -1,4 +1,4 @@
-"""Which patches are hidden: facts 27, 29 to 32 of the specification, and one law for all settings."""
+"""Which patches are hidden: facts of the original, and one law for all settings."""
 
 import random
 import time
@@ -129,7 +129,7 @@ def test_many_spans_have_the_distribution_of_the_original() -> None:
 
 
 def original_by_hand(seed: int) -> np.ndarray:
-    """Section 5.1 of the specification, word for word."""
+    """The original's rule, step by step."""
     random.seed(seed)
     mask, count, is_first = [0] * 40, 0, True
     while count < 10:

@@ -105,7 +105,7 @@ def test_fact_5_untied_exports_have_table_and_logits_and_tied_ones_the_table_onl
         assert values["tie_word_embeddings"] == (family == "1.0")
 
 
-def test_config_has_what_the_specification_lists():
+def test_config_has_the_fields_of_the_original():
     values = to_huggingface_config(model_of(FAMILIES["1.1"], FAMILIES["1.1"].sizes["small"]))
     expected = {
         "model_type": "t5",

@@ -31,7 +31,7 @@ def test_files_come_back(tmp_path, suffix):
     assert_equal(from_original(read_original(tmp_path / f"t5x{suffix}"), config), state)
 
 
-def test_names_and_shapes_are_those_of_the_specification():
+def test_names_and_shapes_are_those_of_the_original():
     arrays = to_original(random_model(model_config()).state_dict(), model_config())
     expected = {
         "token_embedder/embedding": [96, 32],

@@ -272,7 +272,10 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"cannot read {path}\n  {error}") from None
     tree = parse_yaml(text, str(path), tuples=True)
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{path} holds {type(tree).__name__}, not a mapping of settings")
+        raise ConfigError(
+            f"{path} holds {type(tree).__name__}, not a mapping of settings\n"
+            "  name a config of the original, such as clip.yaml"
+        )
     return tree
 
 
@@ -467,5 +470,8 @@ def _names(value: Any) -> list[str]:
 
 def _per_rank(size: int, nproc: int) -> int:
     if size % nproc:
-        raise ConfigError(f"a batch of {size} cannot be split over --nproc {nproc} ranks: {nproc} does not divide it")
+        raise ConfigError(
+            f"a batch of {size} cannot be split equally over {nproc} ranks\n"
+            f"  give --nproc a divisor of {size}: the number of GPUs of the original's training"
+        )
     return size // nproc
