@@ -295,7 +295,7 @@ def evaluate_checkpoints(
     folders = step_folders(RunFolder(run).checkpoints)
     if not folders:
         raise CheckpointError(
-            f"{run} has no checkpoints\n  give a run folder, or evaluate the single model without this option"
+            f"{run} has no checkpoints\n  give the folder of a run that has some, or evaluate a single model"
         )
     first = open_model(next(iter(folders.values())), averaged=averaged)
     config = evaluation_config(first, run, data, overrides, num_examples)

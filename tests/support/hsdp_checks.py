@@ -86,7 +86,9 @@ def check_the_ranks_of_a_machine_hold_a_copy_unless_told_otherwise(world: World,
     model, _ = build(world, "hsdp")
     told, _ = build(world, "hsdp", shard_ranks=2)
     assert [t.shape for t in local_tensors(model.parameters())] == [t.shape for t in local_tensors(told.parameters())]
-    with pytest.raises(ConfigError, match="4 ranks are not a whole number of copies of the model on 3 ranks each"):
+    with pytest.raises(
+        ConfigError, match="4 ranks cannot be divided into groups of 3 ranks that share a copy of the model"
+    ):
         build(World(world.rank, 4, local_world_size=3), "hsdp")
 
 

@@ -102,6 +102,9 @@ class LazyGroup(TyperGroup):
         for leaf in subcommands or [command]:
             words = " ".join(dict.fromkeys((cmd_name, leaf.name)))
             leaf.epilog = f"Example: {EXAMPLES[words]}"
+            for param in leaf.params:
+                if param.param_type_name == "argument" and not param.metavar:  # Typer would show it in lower case
+                    param.metavar = "MODEL" if param.name == "path" else param.name.upper()
             leaf.params += _common_options()
             _group_options(leaf)
         for explained in (command, *subcommands):
@@ -189,7 +192,9 @@ def _explain_errors(command: Any) -> None:
             return parse(ctx, args)
         except Exception as error:
             if isinstance(message := getattr(error, "message", None), str):
-                error.message = message.removeprefix("Value error, ")  # type: ignore[attr-defined] # from pydantic
+                # Pydantic: "Input should be a valid integer, unable to parse string as an integer"
+                text = re.sub("^Input should be (.+?)(, unable to parse .*)?$", r"it must be \1", message)
+                error.message = text.removeprefix("Value error, ")  # type: ignore[attr-defined]
             if not takes_settings or type(error).__name__ != "NoSuchOption":  # the class has no public name
                 raise
             option = error.option_name  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def new(
     recipe: Annotated[str, Argument(help="Recipe, such as bert.")],
-    data: Annotated[list[Path], Argument(metavar="DATA...", help="Files and folders of raw data.")],
+    data: Annotated[list[str], Argument(metavar="DATA...", help="Files and folders of raw data.")],
     *,
     out: Annotated[Path, Option(metavar="PROJECT", help="Folder of the project.")],
     hours: Annotated[float | None, Option(help="Hours to train on this machine.", show_default="0.5")] = None,

@@ -285,7 +285,7 @@ def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple
         raise ConfigError(f"cannot read the config file {name}\n  {error}") from None
     tree = parse_yaml(text, name)
     if not isinstance(tree, dict):
-        raise ConfigError(f"{name} holds {type(tree).__name__}, not a mapping of settings")
+        raise ConfigError(f"{name} does not contain a mapping of settings\n  write a line NAME: VALUE for each setting")
     record = record_beside(path)
     tree = moved_paths(tree, record.get("folder"), path.parent)
     merged, origins = _extend(
@@ -333,8 +333,9 @@ def _extend(
 def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Origins, catalog: Catalog) -> None:
     """Merge `overlay` into `tree` in place; values of `overlay` win.
 
-    If `overlay` selects another member of a union, the old member's fields are dropped, except required fields that
-    both members have, and fields that a user wrote and that the new member has or whose value is not the default.
+    If a preset selects another member of a union, all fields of the old member are dropped. If a user selects it, some
+    are kept: required fields that both members have, and fields that a user wrote, unless the new member lacks them and
+    they have their default.
     """
     is_preset = all(origin.startswith("preset ") for origin in overlay_origins.values())
     recipe = tree.get("recipe")

@@ -128,8 +128,7 @@ def _jsonl(
 
 
 def _meta_of(meta: Any) -> dict[str, Any]:
-    """Return the meta of a record. A value that is not an object is kept under the key `meta`; for word counts, it is
-    the same as no meta."""
+    """Return the meta of a record. A value that is not an object is kept under the key `meta`."""
     return meta if type(meta) is dict else {} if meta is None else {"meta": meta}
 
 

@@ -251,7 +251,9 @@ def read_map(content: bytes, name: str) -> NDArray[Any]:
     if content[: len(_NUMPY)] == _NUMPY:
         array = read_array(content, name)
         if array.ndim != 2:
-            raise DataError(f"{name} contains {array.shape}, not (H, W)\n  replace the file or leave its sample out")
+            raise DataError(
+                f"{name} has the shape {array.shape}, not (H, W)\n  replace the file, or leave out its sample"
+            )
         require_numbers(array, name)
         return array
     try:

@@ -22,7 +22,7 @@ class RowSource(BatchSource):
         """Raise DataError if the arrays have different dtypes or row lengths.
 
         Args:
-            arrays: One (N, T) per component; of a memory map, only the path is sent to worker processes.
+            arrays: One (N, T) per component. Worker processes get the path of a memory map instead of its content.
         """
         kinds = {(array.ndim, array.shape[1:], array.dtype.str) for array in arrays}
         if len(kinds) != 1 or arrays[0].ndim != 2:

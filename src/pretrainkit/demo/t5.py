@@ -148,8 +148,9 @@ def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[st
 def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
     """Write `train.jsonl` and `validation.jsonl` with rows {"paragraph", "part"} to a new folder.
 
-    `documents` are (name, text) with a paragraph per line, as of `prose.standard_library_documents`. Held-out rows are
-    chosen by a hash of the paragraph, so that no text is in both files."""
+    `documents` are (name, text) with a paragraph per line, such as those from
+    `prose.standard_library_documents`. Held-out rows are chosen by a hash of the paragraph, so that no text is in both
+    files."""
     part_of_paragraph: dict[str, str] = {}
     for name, text in documents:
         for paragraph in text.split("\n"):

@@ -148,8 +148,8 @@ def _mesh(config: ParallelConfig, world: World) -> DeviceMesh:
     shards = config.shard_ranks or world.local_world_size
     if world.world_size % shards:
         raise ConfigError(
-            f"{world.world_size} ranks are not a whole number of copies of the model on {shards} ranks each\n"
-            "  start equally many on each machine, or set parallel.shard_ranks to a divisor of their number"
+            f"{world.world_size} ranks cannot be divided into groups of {shards} ranks that share a copy of the model\n"
+            "  start the same number of ranks on each machine, or set parallel.shard_ranks to a divisor of their number"
         )
     return init_device_mesh(device_type, (world.world_size // shards, shards), mesh_dim_names=("copies", "shards"))
 

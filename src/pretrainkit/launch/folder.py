@@ -55,7 +55,8 @@ class Launch:
     hang_minutes: float = 0
     """Time without an update after which a rank counts as failed; 0: never."""
     elastic: str = ""
-    """Smallest and largest number of machines, such as 1:4, each with a launcher of its own; empty: exactly one."""
+    """Smallest and largest number of machines, such as 1:4, each with a launcher of its own; empty: always
+    `num_nodes` machines."""
     meet: str = ""
     """Host and port where the launchers of elastic machines meet."""
     world_sizes: tuple[int, ...] = ()

@@ -143,9 +143,11 @@ def _absolute(data: Sequence[str | Path]) -> tuple[str, ...]:
     for given in map(str, data):
         if "://" in given:
             name = given.removeprefix("hf://datasets/")
+            if name == given:
+                raise InputError(f"{given} is not a file or folder of this machine\n  copy it, then give the copy")
             raise InputError(
                 f"{given} is not a file or folder of this machine\n"
-                f"  copy it first; of a data set of the hub: pretrainkit corpus hub {quote(name)} --out FOLDER"
+                f"  copy it first: pretrainkit corpus hub {quote(name)} --out FOLDER"
             )
         path = os.path.abspath(given)
         names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))

@@ -104,8 +104,8 @@ def _progress(run: Run) -> str:
 
 
 def _metric_row(key: str, runs: Sequence[Run]) -> list[Content]:
-    """Show the last value of each run, its difference from the first run of the same recipe, and the best value on the
-    way. The value is bold if no other run of the recipe has one as good."""
+    """Show the last value of each run, its difference from the first run of the same recipe, and the best value
+    during training. The value is bold if no other run of the recipe has one as good."""
     cells: list[Content] = [label(key)]
     for run in runs:
         value = run.held_out.get(key)

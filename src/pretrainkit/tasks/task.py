@@ -377,7 +377,10 @@ class TaskRegistry:
         names = {name: sorted(self._tasks[name].features) for name in self._names_of(entry)}
         if len(set(map(tuple, names.values()))) > 1:
             table = "\n".join(f"  {name}: {', '.join(features)}" for name, features in names.items())
-            raise ConfigError(f"the tasks of mixture {entry.name!r} have different output features\n{table}")
+            raise ConfigError(
+                f"the tasks of mixture {entry.name!r} have different output features\n{table}\n"
+                "  define the same features for all of them, or leave some tasks out"
+            )
         self._mixtures[entry.name] = entry
         return entry
 

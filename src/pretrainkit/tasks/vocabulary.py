@@ -363,9 +363,14 @@ class PassThroughVocabulary(Vocabulary):
         try:
             ids = [int(word) for word in text.split()]
         except ValueError as error:
-            raise DataError(f"{text[:80]!r} is not a row of ids, which this vocabulary needs: {error}") from error
+            raise DataError(
+                f"{text[:80]!r} is not a row of ids, such as '3 14 15': {error}\n"
+                "  write ids there, or use another vocabulary"
+            ) from error
         if wrong := [index for index in ids if not 0 <= index < self.size]:
-            raise DataError(f"id {wrong[0]} is outside a vocabulary of {self.size} ids")
+            raise DataError(
+                f"id {wrong[0]} is outside a vocabulary of {self.size} ids\n  correct it, or increase the size"
+            )
         return ids
 
     def _decode(self, ids: list[int]) -> str:

@@ -169,7 +169,7 @@ def load_model(folder: Path) -> "tokenizers.Tokenizer":
         if (folder / "tokenizer.json").is_file():
             model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
             kind = read_settings(folder / "tokenizer_config.json").get("tokenizer_class")
-            if kind == "Siglip2Tokenizer":  # transformers adds the lower case, which the file may lack
+            if kind == "Siglip2Tokenizer":  # transformers lower-cases texts, even if the file does not
                 steps = [tokenizers.normalizers.Lowercase(), *([model.normalizer] if model.normalizer else [])]
                 model.normalizer = tokenizers.normalizers.Sequence(steps)
             return model

@@ -395,7 +395,7 @@ def probability_of_largest(alphas_D: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 def _integrated(shape_G: NDArray[np.float64], count_G: Ints) -> NDArray[np.float64]:
-    """Return the integral for each of G shapes, from X points."""
+    """Return the integral of `probability_of_largest` for each of G shapes. X: points at which values are computed."""
     top = math.log(shape_G[-1] + 12 * math.sqrt(shape_G[-1]) + 40)
     # Below the knee the distribution of shape a is x ** a / gamma(a + 1); only small shapes have values there.
     knee = -6.0

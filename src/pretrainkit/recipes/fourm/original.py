@@ -84,7 +84,7 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
         ratio = config.intermediate_size / config.hidden_size * (1.5 if config.gated else 1.0)
     if _inner_width(config.hidden_size, ratio, is_gated=config.gated) != config.intermediate_size:
         raise InputError(
-            f"the original has no feed-forward layers of {config.intermediate_size} at a width of "
+            f"the original cannot have feed-forward layers of width {config.intermediate_size} in a model of width "
             f"{config.hidden_size}\n  use --format safetensors"
         )
     described = [modality.model_dump(mode="json", exclude_defaults=True) for modality in config.modalities]

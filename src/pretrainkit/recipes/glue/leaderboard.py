@@ -59,7 +59,7 @@ def majority_wnli() -> str:
 
 
 def write_submission(files: Mapping[str, str], out: Path) -> Path:
-    """Write the zip file of `files` by name, atomically."""
+    """Write texts by file name to a zip file, atomically. Return its path."""
     with atomic_file(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(files.items()):
             archive.writestr(zipfile.ZipInfo(name), text)

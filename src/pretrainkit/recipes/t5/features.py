@@ -184,7 +184,7 @@ def _components(batch: Arrays, side: str, component: Ints, placement: Placement 
 
 
 def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
-    # All tokens one position later, except the first of each example.
+    # Each input token is the previous target token; the first one of each example is BOS.
     before = np.empty_like(targets.values)
     before[1:] = targets.values[:-1]
     before[targets.begins[targets.lengths > 0]] = BOS
