@@ -208,12 +208,13 @@ def api_pages() -> Iterator[tuple[str, str]]:
 
 
 def command_text(command: Any, name: str) -> Iterator[str]:
-    """Yield the description, usage, arguments and options of a command."""
+    """Yield the description, usage, arguments and options of a command, in the panels of its help."""
     context = command.context_class(command, info_name=name)
     lead = inspect.cleandoc((command.callback and command.callback.__doc__) or command.help or "")
     if not lead:
         raise SystemExit(f"{name} has no help")
     yield f"{lead}\n\n```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    panels: dict[str | None, list[str]] = {None: []}
     for param in command.get_params(context):
         record = None if getattr(param, "hidden", False) else param.get_help_record(context)
         if record and param.name != "help":
@@ -221,7 +222,9 @@ def command_text(command: Any, name: str) -> Iterator[str]:
                 raise SystemExit(f"{name}: {record[0]} has no help")
             limits = re.sub(r"\s*\[(.+)\]$", r" (\1)", record[1])
             shown = re.sub(r" <.*>$", "", record[0]) if param.param_type_name == "argument" else record[0]
-            yield f"`{shown}`\n: {escaped(limits)}\n"
+            panels.setdefault(param.rich_help_panel, []).append(f"`{shown}`\n: {escaped(limits)}\n")
+    for panel, texts in panels.items():
+        yield from texts if panel is None else (f"**{panel}**\n", *texts)
     if example := (command.epilog or "").removeprefix("Example: "):
         yield f"```bash\n{example}\n```\n"
 

@@ -91,7 +91,7 @@ def test_all_problems_at_once_with_the_nearest_names():
         ("extends: toy/other\n", "no preset 'toy/other'"),
         ("extends: mine.yaml\n", "extends itself"),
         ("num_steps: 3\n", "no recipe is named"),
-        ("- a\n- b\n", "not a mapping"),
+        ("- a\n- b\n", "does not contain a mapping"),
         ("a: [\n", "not valid YAML"),
     ],
 )

@@ -273,8 +273,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     tree = parse_yaml(text, str(path), tuples=True)
     if not isinstance(tree, Mapping):
         raise ConfigError(
-            f"{path} does not contain a mapping of settings\n"
-            "  name a config of the original, such as clip.yaml"
+            f"{path} does not contain a mapping of settings\n  name a config of the original, such as clip.yaml"
         )
     return tree
 
