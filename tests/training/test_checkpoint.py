@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from pretrainkit.dist.env import World
@@ -21,7 +22,7 @@ from pretrainkit.errors import CheckpointError, RunError
 from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints import tensors as checkpoint_tensors
 from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load, read_weights
-from pretrainkit.training.checkpoints.tensors import named_state, read_into, write_into
+from pretrainkit.training.checkpoints.tensors import named_state, read_into, stored_tensors, write_into
 from pretrainkit.training.run import CheckpointConfig
 from support import SUPPORT
 from support.warm_python import run_warm
@@ -101,7 +102,8 @@ def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: 
     newest = files.newest_valid(folder)
     assert newest == folder / "step-00000003"
     found = load(newest, ALONE, other, other_optimizer, extra=restored_ema)
-    assert (found.step, found.world_size, found.meta) == (3, 1, {"data": "epoch 0, position 15", "scale": 0.1})
+    meta = {"data": "epoch 0, position 15", "scale": 0.1, "num_tensors": len(stored_tensors(newest))}
+    assert (found.step, found.world_size, found.meta) == (3, 1, meta)
     assert_same(state_of(other, other_optimizer), expected)
     assert restored_ema["ema.gain"] == 0.25
     assert not any(value.requires_grad for state in other_optimizer.state.values() for value in state.values())
@@ -154,6 +156,24 @@ def test_state_that_is_intact_but_cannot_be_right_is_refused(folder: Path) -> No
     with pytest.raises(CheckpointError, match=r"optimizer\.gain\.exp_avg is \(3,\), but its parameter \(1,\)"):
         load(folder / "step-00000004", ALONE, other, other_optimizer)
     assert_same(state_of(other, other_optimizer), before)
+
+
+def test_a_tensor_that_is_gone_from_an_intact_file_is_missed(folder: Path) -> None:
+    model, optimizer = trained(seed=0)
+    with closing(store_in(folder)) as store:
+        store.save(1, model, optimizer, blocking=True)
+    path = folder / "step-00000001"
+    (file,) = path.glob("*.safetensors")
+    tensors = load_file(file)
+    del tensors["optimizer.gain.exp_avg"]
+    save_file(tensors, file)
+    found = files.read_checkpoint(path)
+    path.rename(files.incomplete_path(folder, 1))
+    record = files.file_record(files.incomplete_path(folder, 1) / file.name)
+    files.publish(folder, 1, 1, {file.name: record}, found.meta)
+    assert files.problem(path) is None
+    with pytest.raises(CheckpointError, match=f"contains {len(tensors)} of the {len(tensors) + 1} tensors"):
+        load(path, ALONE, *trained(seed=1))
 
 
 def test_weights_alone_and_tied_names(folder: Path) -> None:
@@ -334,7 +354,7 @@ def test_what_is_not_json_is_refused_at_once(folder: Path) -> None:
     with closing(store_in(folder)) as store:
         store.save(1, Tied(), meta={"lanes": {10: "a", 9: "b"}})  # json makes the keys strings
     assert files.problem(folder / "step-00000001") is None
-    assert files.read_checkpoint(folder / "step-00000001").meta == {"lanes": {"10": "a", "9": "b"}}
+    assert files.read_checkpoint(folder / "step-00000001").meta["lanes"] == {"10": "a", "9": "b"}
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ class CheckpointStore:
             # A separate group: messages of a background thread must not mix with those of the training step.
             self._group = dist.new_group(backend="gloo")
         tensors = named_state(model, optimizer, extra)
+        meta["num_tensors"] = len(tensors)
         staged = self._staged(tensors)
         if blocking or not self.config.asynchronous:
             self._newest = self._write(step, staged, meta, keep_steps)
@@ -241,6 +242,11 @@ def load(
         {name: tuple(tensor.shape) for name, tensor in stored.items() if name.startswith("model.")},
         f"checkpoint {path}",
     )
+    if (num_saved := checkpoint.meta.get("num_tensors", len(stored))) != len(stored):  # older ones have no number
+        raise CheckpointError(
+            f"checkpoint {path} cannot be used: it contains {len(stored)} of the {num_saved} tensors that were saved\n"
+            "  delete its folder, and resume from the one before, or start a new run"
+        )
     wanted |= {name: tensor.detach() for name, tensor in (extra or {}).items()}
     absent = [name for name in extra or {} if name not in stored or stored[name].shape != wanted[name].shape]
     if absent:

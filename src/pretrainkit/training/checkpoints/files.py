@@ -50,7 +50,7 @@ class Checkpoint:
     world_size: int
     """Number of ranks that wrote it; any number can read it."""
     meta: dict[str, Any]
-    """The `meta` argument of `CheckpointStore.save`."""
+    """The `meta` argument of `CheckpointStore.save`, and `num_tensors`."""
 
 
 def folder_name(step: int) -> str:
