@@ -37,7 +37,7 @@ STRATEGIES = ("ddp", "fsdp2")
 RUNS = [
     ({"mixup": {}}, {"order": "debias", "microbatch_size": 3}, "ddp"),
     ({"mixup": {}}, {"order": "sequential", "microbatch_size": 3}, "fsdp2"),
-    ({"loss": "siglip"}, {"order": "shuffle"}, "ddp"),
+    ({"loss": "siglip"}, {"order": "shuffle"}, "fsdp2"),
 ]
 
 
