@@ -9,8 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.data.source import BatchSource, Records
-from pretrainkit.recipes.clip.config import ClipDataConfig, ClipObjectiveConfig, ClipRun, ClipSourceConfig
+from pretrainkit.recipes.clip.config import (
+    ClipDataConfig,
+    ClipObjectiveConfig,
+    ClipRun,
+    ClipSourceConfig,
+    TemperatureConfig,
+)
 from pretrainkit.recipes.clip.losses import ScoreProducts
+from pretrainkit.recipes.clip.model import Temperature
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.source import mixup_of_step
 from pretrainkit.rng import fold, uniform
@@ -27,7 +34,7 @@ class ToyEncoder(nn.Module):
         self.image = nn.Sequential(nn.Linear(3 * SIZE * SIZE, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, width))
         self.embedding = nn.Embedding(VOCAB, 16)
         self.text = nn.Sequential(nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, width))
-        self.temperature = nn.Parameter(torch.full((1,), 0.2))
+        self.temperature = Temperature(TemperatureConfig(kind="parameter", value=0.2, smallest=0.001))
         self.logit_bias = nn.Parameter(torch.zeros(1)) if loss == "siglip" else None
         self.score_products = ScoreProducts()
 
@@ -35,14 +42,13 @@ class ToyEncoder(nn.Module):
         return [self.image, self.text]
 
     def logit_scale(self) -> Tensor:
-        return 1 / self.temperature.clamp(0.001, 0.5)[0]
+        return self.temperature.logit_scale()
 
     def project_temperature(self) -> None:
-        local = self.temperature.to_local() if hasattr(self.temperature, "to_local") else self.temperature
-        local.clamp_(0.001, 0.5)
+        self.temperature.project()
 
     def forward(self, image=None, input_ids=None, num_tokens=None, *, image_share=None, text_share=None):
-        pixels_BF = (image.to(self.temperature.dtype) / 255).flatten(1)
+        pixels_BF = (image.to(self.embedding.weight.dtype) / 255).flatten(1)
         found = {"image": self.image(mixed(pixels_BF, image_share))}
         is_real_BT = torch.arange(input_ids.shape[1])[None] < num_tokens[:, None]
         words_BTF = self.embedding(input_ids.long()) * is_real_BT[:, :, None]

@@ -174,6 +174,7 @@ def accumulate_coupled(
             # The gradient of this sum is that of the loss: slopes and own gradients are constants here.
             products = [(_at_least_float32(vectors[key]) * slope_bD[rows]).sum() for key, slope_bD in slopes_bD.items()]
             if is_final:
+                gather_root_weights(model)  # the backward passes before freed those that no replay gathers
                 products += [(parameter * gradient).sum() for parameter, gradient in own]
             precision.backward(torch.stack(products).sum() * gradient_scale)
     after_forward.restore()
@@ -236,10 +237,10 @@ def _differentiate_by_blocks(
     first_row = world.rank * num_rows
     nearest_column, nearest_row = _Nearest.of(rows_bD), _Nearest.of(columns_bD)
     row_slope_bD, slope_bD = torch.zeros_like(rows_bD), torch.zeros_like(columns_bD)
+    gather_root_weights(model)  # before its parameters are listed: gathering replaces them
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     own: dict[nn.Parameter, Tensor] = {}
     loss = rows_bD.new_zeros(())
-    gather_root_weights(model)
     for step in range(num_ranks):
         first_column = (world.rank - step) % num_ranks * num_rows
         leaf_bD = columns_bD.detach().requires_grad_()

@@ -72,7 +72,7 @@ def test_fact_25_26_accumulation_equals_the_whole_batch(settings, sizes):
             microbatches = cut(batch_of(config, seed=step, step=step), sizes)
             expected, loss = plain(config, model, microbatches)
             found, terms = accumulated(config, model, microbatches)
-            assert "temperature" in found
+            assert "temperature.temperature" in found
             assert relative_error(found, expected) < tolerance
             torch.testing.assert_close(terms["contrastive_loss"].mean(), loss.detach(), rtol=1e-5, atol=0)
 
@@ -188,4 +188,4 @@ def test_the_temperature_is_brought_back_after_each_update(tmp_path):
     config = toy_config(num_steps=5)
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"peak_lr": 0.5})})
     found = train(config, tmp_path, World())
-    assert 0.001 <= found.parameters["temperature"].item() <= 0.5
+    assert 0.001 <= found.parameters["temperature.temperature"].item() <= 0.5

@@ -28,7 +28,7 @@ def alone(tmp_path_factory) -> dict:
 def test_fact_19_gradients_and_terms_of_two_ranks_are_those_of_one(settings, strategy, dtype, tolerance, pair, alone):
     case = f"gradient {settings} {strategy} {dtype}"
     for rank in range(2):
-        assert "temperature" in pair[rank][case]["gradients"]
+        assert "temperature.temperature" in pair[rank][case]["gradients"]
         assert relative_error(pair[rank][case]["gradients"], alone[case]["gradients"]) < tolerance
         for name, (total, weight) in alone[case]["terms"].items():
             found = pair[rank][case]["terms"][name]
