@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.dist.parallelize import parallelize
-from pretrainkit.training.fake_step import _fake_world, faked, numbers_per_rank, step_memory
+from pretrainkit.training.fake_step import fake_world, faked, numbers_per_rank, step_memory
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.optimizers.parameters import local_tensors, num_local_elements
@@ -159,7 +159,7 @@ def test_the_part_of_each_rank_follows_from_the_layout_of_rank_0(strategy, world
     config = ParallelConfig(strategy=strategy, shard_ranks=4 if strategy == "hsdp" else None, compile="off")
     counts = []
     for laid_out in (0, world_size - place):
-        with _fake_world(laid_out, world_size) as world:
+        with fake_world(laid_out, world_size) as world:
             parameters = list(parallelize(meta_model(), config, world, torch.float32).parameters())
             counts.append([num_local_elements(tensor, world_size - place) for tensor in parameters])
             local = [tensor.numel() for tensor in local_tensors(parameters)]

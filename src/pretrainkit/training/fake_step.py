@@ -172,13 +172,14 @@ def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, wor
     the last rank follows by FSDP2's rule. Collectives are those of torch's fake process group, which do nothing. Raises
     RuntimeError if this process already has a process group.
     """
-    with _fake_world(0, world_size) as world:
+    with fake_world(0, world_size) as world:
         parameters = list(parallelize(build(), config, world, torch.float32).parameters())
         return {rank: sum(num_local_elements(tensor, rank) for tensor in parameters) for rank in (0, world_size - 1)}
 
 
 @contextmanager
-def _fake_world(rank: int, world_size: int) -> Iterator[World]:
+def fake_world(rank: int, world_size: int) -> Iterator[World]:
+    """Context in which this process is one of many ranks, whose collectives do nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if world_size == 1:
