@@ -111,7 +111,7 @@ class CheckpointStore:
             # A separate group: messages of a background thread must not mix with those of the training step.
             self._group = dist.new_group(backend="gloo")
         tensors = named_state(model, optimizer, extra)
-        meta["num_tensors"] = len(tensors)
+        meta = {**meta, "num_tensors": len(tensors)}
         staged = self._staged(tensors)
         if blocking or not self.config.asynchronous:
             self._newest = self._write(step, staged, meta, keep_steps)
