@@ -124,7 +124,7 @@ def test_runs_from_an_mnli_that_is_no_longer_chosen_are_trained_again(toys, tmp_
         "lr0.001/rte/seed-0",
         "lr0.002/rte/seed-0",
     ]
-    assert "began from lr0.001/mnli/seed-0, not lr0.002/mnli/seed-0" in "\n".join(said)
+    assert "started from lr0.001/mnli/seed-0, not lr0.002/mnli/seed-0" in "\n".join(said)
 
 
 def test_runs_that_outlive_their_sweep_keep_others_out_of_its_folder(toys, tmp_path):
