@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -96,6 +97,8 @@ def test_quiet_prints_no_progress_and_verbose_every_step(training):
     message = refused(*training, "--out", "both", "-q", "-v")
     assert message == "error: -q and -v exclude each other\n  give one of them\n"
     succeed(*training, "--out", "both", "-q")
+    Path("text.txt").write_text("A text.\n", encoding="utf-8")
+    assert pretrainkit("corpus", "stats", "text.txt", "-q").err == ""
 
 
 def test_what_is_written_is_reported_as_json(training):

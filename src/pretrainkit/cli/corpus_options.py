@@ -1,6 +1,7 @@
 """Options and output that the commands of `pretrainkit corpus` share."""
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typer import Argument, Option
 
 from pretrainkit.cli.options import SKIPPED, Execution
 from pretrainkit.cli.settings_options import changed
-from pretrainkit.cli.stages import amount, shown_stages
+from pretrainkit.cli.stages import VERBOSITY, amount, shown_stages
 from pretrainkit.corpus.build_settings import BuildSettings
 from pretrainkit.errors import InputError
 from pretrainkit.files.sources import DocumentFormat, SourceFile
@@ -78,7 +79,7 @@ def echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
 def shown_progress(sources: Sequence[SourceFile]) -> AbstractContextManager["Progress"]:
     """Print what is read, and show progress like `shown_stages`."""
     total = sum(source.num_bytes for source in sources)
-    if sources:
+    if sources and os.environ.get(VERBOSITY) != "quiet":
         typer.echo(
             f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
         )

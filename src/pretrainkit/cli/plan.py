@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from pretrainkit.cli.options import Json, renamed
+from pretrainkit.cli.stages import amount
 from pretrainkit.config.base import shown
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError
@@ -185,7 +186,7 @@ def _lines(plan: "Plan") -> list[str]:
         lines.append(f"  {name:<22} {cells}  {fits}")
     for strategy, numbers in plan.numbers_on_rank.items():
         shown = ", ".join(f"rank {rank} keeps {count:,}" for rank, count in numbers.items())
-        lines.append(f"dry run of {strategy} on {1 + max(numbers)} ranks: {shown} numbers")
+        lines.append(f"dry run of {strategy} on {amount(1 + max(numbers), 'rank')}: {shown} numbers")
     if plan.assumed is not None:
         lines.insert(0, f"assumed, because no data is given: {plan.assumed}")
     steps = "an unknown number of steps" if plan.num_steps is None else f"{plan.num_steps:,} steps"

@@ -31,5 +31,6 @@ def recipes(json: Json = False) -> None:
         print(f"{row['recipe']}: {row.get('summary', 'BROKEN')}")
         if "broken" in row:
             print(f"  {row['broken']}")
-        for name, line in row.get("presets", {}).items():
-            print(f"  {name:<20} {line}")
+        presets = row.get("presets", {})
+        for name, line in presets.items():
+            print(f"  {name:<{max(map(len, presets))}}  {line}")

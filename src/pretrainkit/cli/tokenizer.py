@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 PunktRulesOption = Annotated[
     PunktRules,
     Option(
-        help="For --splitter punkt. nltk: the rules of NLTK. default: also take '. . .' as an ellipsis and Unicode "
+        help="Rules of the splitter punkt. nltk: those of NLTK. default: also take '. . .' as an ellipsis and Unicode "
         "spaces as spaces. sabertooth: put closing quotes at the start of the next sentence."
     ),
 ]

@@ -131,8 +131,7 @@ def _released(family: Family, name: str) -> Callable[[], T5Run]:
 
     title = f"{family.title} {name.upper() if name in ('xl', 'xxl', '3b', '11b') else name}"
     layers = f"{size.num_encoder_layers} + {size.num_decoder_layers} layers x {size.hidden_size}"
-    num_parameters = f"{size.num_parameters:,}".replace(",", " ")
-    make.__doc__ = f"{title}: {layers}, {num_parameters} parameters."
+    make.__doc__ = f"{title}: {layers}, {size.num_parameters:,} parameters."
     return make
 
 
