@@ -6,14 +6,16 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.main import app
-from pretrainkit.running.doctor import EXTRAS, finding_of
-from pretrainkit.running.exercises import Outcome, exercise
+from pretrainkit.running.doctor import EXTRAS, NEEDED, finding_of, installed_version
+from pretrainkit.running.exercises import _MODULES, Outcome, exercise
 
 ROOT = Path(__file__).parents[2]
 HELPERS = """
@@ -28,6 +30,14 @@ print(json.dumps([finding.state, finding.text, finding.fix]))
 def test_every_extra_of_a_user_is_looked_at() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(EXTRAS) == set(project["optional-dependencies"]) - {"bench", "dev", "docs"}
+
+
+def test_every_package_is_imported_by_the_name_of_its_module() -> None:
+    packages = packages_distributions()
+    for name in (*NEEDED, *chain(*EXTRAS.values())):
+        module = _MODULES.get(name, name).partition(".")[0]
+        if installed_version(name):
+            assert name.replace("_", "-") in {package.replace("_", "-") for package in packages[module]}, name
 
 
 def test_a_package_that_fails_or_ends_the_process_is_named_and_the_others_are_tried(

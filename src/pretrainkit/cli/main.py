@@ -119,7 +119,7 @@ class LazyGroup(TyperGroup):
         width = max(map(len, VERBS))
         print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
         print("\n  pretrainkit VERB --help shows the options of a verb.")
-        print("Every verb takes -q (print only results and errors), -v (details) and --debug (tracebacks of errors).")
+        print("Every verb takes -q (no progress), -v (details) and --debug (tracebacks of errors).")
         print("--version prints the version; --install-completion sets up the Tab key of your shell.")
         print("Start with: pretrainkit demo")
 
@@ -140,7 +140,11 @@ def _set_debug(is_given: bool) -> None:
 Quiet = Annotated[
     bool,
     Option(
-        "--quiet", "-q", callback=_set_verbosity, expose_value=False, help="Print only results and errors, no progress."
+        "--quiet",
+        "-q",
+        callback=_set_verbosity,
+        expose_value=False,
+        help="Print only results, notes and errors, no progress.",
     ),
 ]
 Verbose = Annotated[

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pretrainkit.config.base import DEFAULT, Config, Conflict, Unread, shown
 from pretrainkit.config.explain import conflicts_in, explain, refused_in, unions_of
 from pretrainkit.config.paths import moved_paths, record_beside
-from pretrainkit.config.yaml import key_lines, parse_yaml
+from pretrainkit.config.yaml import key_lines, parse_yaml, read_text
 from pretrainkit.errors import ConfigError
 
 Tree = dict[str, Any]
@@ -277,12 +277,9 @@ def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple
     path = Path(name)
     if str(path.resolve()) in trail:
         raise ConfigError(f"{name} extends itself\n  chain: {' -> '.join([*trail, str(path.resolve())])}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config file {name}\n  to list all presets: pretrainkit recipes") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the config file {name}\n  {error}") from None
+    if not path.exists():
+        raise ConfigError(f"there is no config file {name}\n  to list all presets: pretrainkit recipes")
+    text = read_text(path)
     tree = parse_yaml(text, name)
     if not isinstance(tree, dict):
         raise ConfigError(f"{name} does not contain a mapping of settings\n  write a line NAME: VALUE for each setting")

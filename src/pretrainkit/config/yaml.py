@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -60,6 +61,16 @@ class _TupleLoader(_Loader):
 _TupleLoader.add_constructor(
     "tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, deep=True))
 )
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a config file. Raises ConfigError if it cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}\n  check the path and its permissions") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read {path}: it is not text in UTF-8\n  name a config file") from None
 
 
 def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:

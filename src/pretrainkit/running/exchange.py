@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.config.yaml import parse_yaml, read_text
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.exporting.folder import new_file, new_folder
 from pretrainkit.exporting.settings import (
@@ -72,10 +72,7 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
     by_suffix = [recipe for recipe in readers.values() if path.suffix in recipe.config_suffixes]
     if len(by_suffix) == 1:
         return by_suffix[0]
-    try:
-        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path), tuples=True)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}\n  {error}") from None
+    tree = parse_yaml(read_text(path), str(path), tuples=True)
     keys = set(tree) if isinstance(tree, Mapping) else set()
     if keys & {"recipe", "extends"}:
         raise InputError(f"{path} is a config of pretrainkit\n  use it directly: pretrainkit config check {path}")
@@ -289,7 +286,7 @@ def import_model(
             raise DataError(f"{path} is a model of open_clip, not of transformers\n  add --format openclip")
         raise DataError(
             f"{path} is not a folder written by transformers: it has no config.json\n"
-            "  init_from=, evaluate and generate read runs, checkpoints and exports of pretrainkit directly"
+            "  name the system that wrote it with --format; runs, checkpoints and exports of pretrainkit need no import"
         )
     opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=own_tokenizer)
     require_ids_of_model(opened.config, own_tokenizer)

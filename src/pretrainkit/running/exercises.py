@@ -22,12 +22,13 @@ _SECONDS = 120
 _MODULES = {
     "Pango": "pretrainkit.rendering.pango_library",
     "freetype-py": "freetype",
+    "gin-config": "gin",
+    "mlflow-skinny": "mlflow",
+    "open_clip_torch": "open_clip",
     "pillow": "PIL.Image",
     "pyarrow": "pyarrow.parquet",
     "rouge-score": "rouge_score",
     "safetensors": "safetensors.torch",
-    "scikit-learn": "sklearn",
-    "tensorboard": "torch.utils.tensorboard",
 }
 """Modules whose name differs from that of the package."""
 

@@ -261,7 +261,7 @@ def _idle_changes(folder: RunFolder, trainer: Trainer, changes: Mapping[str, Any
     """Return the message for settings that have no effect, because the run has ended."""
     path = quote(str(folder.path))
     early = trainer.stopped_early
-    end = f"it ended early: {early}" if early else f"it has made all its {trainer.config.total_steps} steps"
+    end = f"it ended early: {early}" if early else "it has made all steps"
     more = "evaluate.early_stopping=null" if early else f"num_steps={2 * trainer.step}"
     return (
         f"{folder.path} is finished at step {trainer.step}; these changes would have no effect: {', '.join(changes)}\n"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from pretrainkit.config.explain import explain, nearest
 from pretrainkit.config.loader import flatten, parse_override
-from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.config.yaml import parse_yaml, read_text
 from pretrainkit.errors import ConfigError
 from pretrainkit.images import ops
 from pretrainkit.images.ops import ImageTransform
@@ -266,11 +266,7 @@ def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}\n  {error}") from None
-    tree = parse_yaml(text, str(path), tuples=True)
+    tree = parse_yaml(read_text(path), str(path), tuples=True)
     if not isinstance(tree, Mapping):
         raise ConfigError(
             f"{path} does not contain a mapping of settings\n  name a config of the original, such as clip.yaml"

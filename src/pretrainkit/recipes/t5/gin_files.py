@@ -13,7 +13,8 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import Any, NamedTuple
 
-from pretrainkit.errors import ConfigError, InputError, import_optional
+from pretrainkit.config.yaml import read_text
+from pretrainkit.errors import ConfigError, import_optional
 from pretrainkit.recipes.exchange import ImportedConfig
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.optax_chain import FUNCTIONS, NoCounterpart, OptaxChain
@@ -147,11 +148,7 @@ class GinFile:
     def _read(self, path: Path, outer: tuple[Path, ...]) -> None:
         if path in outer:
             raise ConfigError(f"{path} includes itself\n  remove the include")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read {path}\n  {error}") from None
-        self._parse(text, str(path), path, (*outer, path))
+        self._parse(read_text(path), str(path), path, (*outer, path))
 
     def _parse(self, text: str, origin: str, path: Path, outer: tuple[Path, ...]) -> None:
         class Delegate(self._parser.ParserDelegate):  # type: ignore[name-defined]
