@@ -246,7 +246,7 @@ def evaluate(
     """Return the held-out metrics of a run, checkpoint or export.
 
     Args:
-        data: Token shards, or sets of pairs; None: `data.valid` of its config.
+        data: Held-out data that replaces `data.valid` of its config.
         overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) that replace its own.
         num_examples: Maximum number of examples; None: as in its config.
         averaged: True to use the averaged weights that `ema_decay` keeps, instead of the last weights.

@@ -90,7 +90,7 @@ def _is_list_of_paths(value: Any) -> bool:
 
 
 def _without_folders(source: Config) -> dict[str, Any]:
-    """Return the settings of a held-out set that metrics depend on."""
+    """Return the settings of a held-out set that metrics depend on, with placeholders for its paths."""
     settings = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight"})
     files = {name: "FILE" for name, value in settings.items() if is_local(value)}
     return {**settings, **files, "path": "FOLDER"}

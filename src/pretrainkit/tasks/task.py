@@ -573,8 +573,7 @@ class TaskRegistry:
 
 
 REGISTRY = TaskRegistry()
-"""The registry of the functions below. It is the only global state of the package: modules of users register their
-tasks here when they are imported."""
+"""The registry of the functions below. Modules of users register their tasks here when they are imported."""
 
 
 add_task = add_mixture = REGISTRY.add

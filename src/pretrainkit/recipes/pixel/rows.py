@@ -299,7 +299,7 @@ def _cache_entry(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Ren
         (str(folder) for source in data.train if (folder := Path(source.path) / RENDERER_FOLDER).is_dir()), None
     )
     if not Path(path).exists() and "://" not in path:
-        raise DataError(f"{path} does not exist\n  name a folder that pretrainkit render wrote, or text files")
+        raise DataError(f"{path} does not exist\n  name text files, or a folder written by: pretrainkit render")
     if renderer_path is None:
         raise DataError(
             f"{path} is plain text, but no renderer is given\n"
