@@ -26,6 +26,7 @@ html_title = "pretrainkit"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}  # otherwise every page logs a warning about its mode
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 6,
