@@ -213,6 +213,7 @@ def command_text(command: Any, name: str) -> Iterator[str]:
     lead = inspect.cleandoc((command.callback and command.callback.__doc__) or command.help or "")
     if not lead:
         raise SystemExit(f"{name} has no help")
+    lead = "\n\n".join(map(escaped, lead.split("\n\n")))
     yield f"{lead}\n\n```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
     panels: dict[str | None, list[str]] = {None: []}
     for param in command.get_params(context):

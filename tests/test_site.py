@@ -21,6 +21,9 @@ def test_every_page_is_in_the_navigation_and_everything_public_is_documented(sit
     listed = {link for _, link in site.ITEM.findall((tmp_path / "index.md").read_text("utf-8"))}
     assert {*site.pages().values()} - {"index.md"} <= listed
     assert "`--max-restarts" in (tmp_path / "reference/cli/train.md").read_text("utf-8")
+    generate = (tmp_path / "reference/cli/generate.md").read_text("utf-8")
+    assert r"write \<mask\> in place of a word" in generate
+    assert generate.index("**CLIP**") < generate.index("`--images FOLDER`") < generate.index("**T5**")
     assert "`optimizer.peak_lr`" in (tmp_path / "reference/settings/run.md").read_text("utf-8")
     assert "`data.max_seq_length`" in (tmp_path / "reference/settings/bert.md").read_text("utf-8")
     assert "pretrainkit.train" in (tmp_path / "reference/api/pretrainkit.md").read_text("utf-8")
