@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrainkit.training.optimizers.parameters import plain_name, tensor_norms
+from pretrainkit.training.optimizers.parameters import num_local_elements, plain_name, tensor_norms
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,10 @@ from pretrainkit.training.optimizers.parameters import plain_name, tensor_norms
 )
 def test_wrappers_leave_no_trace_in_names(name, plain) -> None:
     assert plain_name(name) == plain
+
+
+def test_a_rank_keeps_all_elements_of_what_is_not_sharded() -> None:
+    assert [num_local_elements(torch.ones(3, 4), rank) for rank in range(2)] == [12, 12]
 
 
 def test_norms_are_of_each_tensor_and_at_least_float32() -> None:

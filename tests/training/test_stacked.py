@@ -124,6 +124,7 @@ class Mixed(nn.Module):
         super().__init__()
         self.together, self.kernel = Together(), nn.Conv2d(3, 5, 3)
         self.others = nn.ParameterList([torch.randn(7, 0), torch.randn(6, 16), torch.tensor(0.3), torch.randn(9)])
+        self.transposed = nn.Parameter(torch.randn(5, 4).t())  # has a buffer of its own everywhere
 
     def blocks(self) -> list[nn.Module]:
         return self.together.blocks()
