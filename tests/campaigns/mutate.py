@@ -38,7 +38,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training/accumulate.py": ("training/test_accumulate.py", "recipes/clip/test_clip_two_ranks.py"),
     "training/checkpoints/checkpoint.py": ("training/test_checkpoint.py",),
     "training/checkpoints/files.py": ("training/test_checkpoint.py", "training/test_best.py"),
-    "training/checkpoints/tensors.py": ("training/test_checkpoint.py",),
+    "training/checkpoints/tensors.py": ("training/test_checkpoint.py", "dist/test_dist_two_ranks.py"),
     "training/checkpoints/best.py": ("training/test_best.py", "end_to_end/test_best_and_early.py"),
     "training/optimizers/schedule.py": ("training/test_schedule.py",),
     "training/optimizers/adafactor.py": (

@@ -140,17 +140,6 @@ def test_the_table_tells_which_runs_are_running_finished_stopped_or_interrupted(
     assert {row.name: row.state for row in run_table(folder)}["running"] == "interrupted"
 
 
-def test_looking_at_a_run_does_not_free_its_lock(tmp_path):
-    file = files.lock(tmp_path)
-    assert files.is_locked(tmp_path)
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        assert pool.apply(files.is_locked, (tmp_path,))  # still held, as another process sees it
-    file.close()
-    assert not files.is_locked(tmp_path)
-    assert not files.is_locked(tmp_path / "none")
-
-
 def test_runs_are_filtered_and_sorted_by_columns_metrics_and_settings(runs, tmp_path):
     folder = runs[0].parent
     third = make_run(folder / "third")

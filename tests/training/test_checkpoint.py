@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 import os
 import resource
 import shutil
@@ -404,6 +405,17 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "steps in 20 lives" in done.stdout
     assert "skipping checkpoint" not in done.stderr  # none was even torn
+
+
+def test_looking_at_a_run_does_not_free_its_lock(tmp_path):
+    file = files.lock(tmp_path)
+    assert files.is_locked(tmp_path)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        assert pool.apply(files.is_locked, (tmp_path,))  # still held, as another process sees it
+    file.close()
+    assert not files.is_locked(tmp_path)
+    assert not files.is_locked(tmp_path / "none")
 
 
 def test_state_that_is_not_a_tensor_is_a_mistake_of_ours() -> None:
