@@ -82,6 +82,10 @@ def test_full_segments_fill_their_planned_lengths():
 def test_a_plan_needs_sensible_rates():
     with pytest.raises(ConfigError, match=r"noise_density=1\.0"):
         plan_lengths(512, 1.0, 3)
+    with pytest.raises(ConfigError, match="inputs of 2 tokens"):
+        plan_lengths(2, 0.15, 3)
+    assert plan_lengths(3, 0.15, 3).num_tokens == 2  # a token, a sentinel and the end mark
+    assert plan_lengths(6, 0.15, 3).num_tokens == 5  # four tokens of five, a sentinel and the end mark
 
 
 def test_spans_of_568_tokens_are_exact_in_every_draw():
