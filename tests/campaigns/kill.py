@@ -104,7 +104,7 @@ class Campaign:
             ended = self._run(stage, trial, life, plan=plan, rng=rng)
             if _is_refused(ended) and plans:
                 break
-            problems += _complaints(ended, plan)
+            problems += _complaints(ended, plan, has_children=stage.has_children)
             if ended.was_struck and (ended.code != 0 or self.has_faults):
                 plans.append(plan)
             if self.has_faults and not plan.fault and ended.code:
@@ -232,17 +232,17 @@ _DAMAGE = Plan(0, "self", fault="damage")
 """Placeholder for damage of files: a command may end with one message."""
 
 
-def _complaints(ended: Ended, plan: Plan | None) -> list[str]:
-    """What is wrong with the way a command ended."""
+def _complaints(ended: Ended, plan: Plan | None, *, has_children: bool = False) -> list[str]:
+    """What is wrong with the way a command ended. `has_children`: another of its processes may have got the signal."""
     name = plan.name if plan else "undisturbed"
     if plan is None or plan.fault in faults.HARMLESS or (plan.signal in (0, signal.SIGSTOP) and not plan.fault):
         allowed = {0}
     elif plan.fault:
         allowed = {0, 1, 2}
-    elif plan.target == "child":
-        allowed = {0, 1, 2, 130}
     else:
         allowed = ALLOWED[signal.Signals(plan.signal)]
+        if has_children and (plan.target == "child" or plan.kind):
+            allowed = allowed | {1, 2, 130}
     if ended.err.rstrip(": \n").endswith("KeyboardInterrupt") and str(SOURCE) not in ended.err:
         return []  # the signal came before a line of pretrainkit ran, or while Python was ending
     problems = []
