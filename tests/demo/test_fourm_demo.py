@@ -1,4 +1,4 @@
-"""The demo's rooms: views that belong together, the same for the same seed."""
+"""The demo's rooms: views that belong together, the same for the same seed; and what reads the generated views."""
 
 import json
 from pathlib import Path
@@ -8,54 +8,84 @@ import pytest
 from PIL import Image
 
 import pretrainkit
-from pretrainkit.demo.fourm import CONFIG, NUM_CODES, TOKENIZERS
-from pretrainkit.demo.rooms import COLORS, KINDS, VIEWS, draw_scene, paint, write_rooms
+from pretrainkit.demo.fourm import CONFIG, TOKENIZERS, mean_iou
+from pretrainkit.demo.rooms import CLASSES, COLORS, KINDS, VIEWS, draw_scene, paint, write_rooms
+from pretrainkit.demo.things import labels_of, train_classifier
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_views_of_a_room_agree(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    room = draw_scene(rng)
-    rgb, depth, classes = paint(room, 64, rng)
+    room = draw_scene(np.random.default_rng(seed))
+    rgb, depth, classes = paint(room, 64)
     is_floor = classes == 0
     assert (np.diff(depth, axis=0)[is_floor[1:] & is_floor[:-1]] <= 0).all()  # what is lower is nearer
+    assert len(room.things) == 2
+    assert room.things[0].color != room.things[1].color
     for thing in room.things:
-        own = classes == 1 + KINDS.index(thing.kind)
-        assert own.any()
+        own = classes == 1 + CLASSES.index(thing.name)
+        assert (rgb[own] == COLORS[thing.color]).all()
         left, top, right, bottom = (round(edge * 64) for edge in thing.box)
-        inside = np.zeros_like(own)
-        inside[top:bottom, left:right] = True
-        alone = [one for one in room.things if one.kind == thing.kind] == [thing]
-        assert not alone or (own & ~inside).sum() <= 0.1 * own.sum()
-        middle = (top + bottom) // 2, min(int(64 * thing.across), 63)
-        assert depth[middle] == pytest.approx(thing.distance)
-        nearest = min(COLORS, key=lambda name: float(np.abs(rgb[middle] - np.array(COLORS[name])).sum()))
-        assert thing.color in (nearest, "white")  # in the fog white is grey
+        assert 0 <= left < right <= 64
+        assert 0 <= top < bottom <= 64
+        rows, columns = np.nonzero(own)
+        # A ball and a cone may leave out the outermost row of pixels of their box.
+        edges = [columns.min(), rows.min(), 1 + columns.max(), 1 + rows.max()]
+        assert np.abs(np.subtract(edges, (left, top, right, bottom))).max() <= 1
+        assert (depth[own] == thing.distance).all()
         assert f"{thing.color} {thing.kind}" in room.caption
 
 
 def test_rooms_are_a_function_of_the_seed(tmp_path: Path) -> None:
-    captions = [write_rooms(tmp_path / str(number), 3, seed) for number, seed in enumerate((1, 1, 2))]
-    assert captions[0] == captions[1] != captions[2]
+    scenes = [write_rooms(tmp_path / str(number), 3, seed) for number, seed in enumerate((1, 1, 2))]
+    assert scenes[0] == scenes[1] != scenes[2]
     for view in VIEWS:
         first, same, other = (sorted((tmp_path / str(number) / view).iterdir()) for number in range(3))
         assert [one.read_bytes() for one in first] == [one.read_bytes() for one in same]
         assert [one.read_bytes() for one in first] != [one.read_bytes() for one in other]
     boxes = json.loads((tmp_path / "0" / "det" / "00000.json").read_text("utf-8"))["instances"]
-    assert {one["class_name"] for one in boxes} <= set(KINDS)
+    assert {one["class_name"] for one in boxes} <= set(CLASSES)
     assert np.asarray(Image.open(tmp_path / "0" / "depth" / "00000.png")).max() > 255  # 16 bits
+
+
+def test_held_out_scenes_are_no_training_scenes(tmp_path: Path) -> None:
+    train = write_rooms(tmp_path / "train", 20, 1)
+    valid = write_rooms(tmp_path / "valid", 20, 1, others=train[:15])
+    assert valid[:5] == train[15:]  # the same draws, without the scenes that are known
+    assert not set(valid) & set(train[:15])
+    assert len(set(valid)) == 20
 
 
 def test_boxes_take_few_different_numbers() -> None:
     rng = np.random.default_rng(0)
     edges = [edge for _ in range(50) for thing in draw_scene(rng).things for edge in thing.box]
-    assert len(set(edges)) <= 33
+    assert len(set(edges)) <= 17
     assert all(0 <= edge <= 1 for edge in edges)
+
+
+def test_the_classifier_finds_the_things_of_new_photographs() -> None:
+    rng = np.random.default_rng(0)
+    scenes = [draw_scene(rng) for _ in range(700)]
+    rgb = np.stack([paint(scene, 64)[0] for scene in scenes])
+    classify = train_classifier(rgb[:600], scenes[:600])
+    is_right = classify(rgb[600:]) == labels_of(scenes[600:])
+    assert is_right.mean() > 0.8
+    kind, color = labels_of(scenes)[0, 2:]  # of the right thing
+    assert (KINDS[kind], list(COLORS)[color]) == scenes[0].things[1][:2]
+
+
+def test_mean_iou_of_classes() -> None:
+    truth = np.array([0, 0, 0, 0, 1, 1, 2, 3], np.uint8)
+    assert mean_iou(truth, truth) == 1
+    assert mean_iou(np.array([0, 0, 0, 1, 1, 1, 3, 3], np.uint8), truth) == pytest.approx(
+        (3 / 4 + 2 / 3 + 0 + 1 / 2) / 4
+    )
 
 
 def test_the_config_of_the_demo_reads_the_tokens_of_its_tokenizers(tmp_path: Path) -> None:
     (tmp_path / "fourm.yaml").write_text(CONFIG, encoding="utf-8")
     config = pretrainkit.load_config(tmp_path / "fourm.yaml", ["num_steps=100"])
     sizes = {modality.name: modality.vocab_size for modality in config.model.modalities}
-    assert [sizes[f"tok_{domain}@64"] for domain in TOKENIZERS] == [NUM_CODES] * len(TOKENIZERS)
+    assert {domain: sizes[f"tok_{domain}@64"] for domain in TOKENIZERS} == {
+        domain: num_codes for domain, (_, num_codes, _) in TOKENIZERS.items()
+    }
     assert config.problems() == []

@@ -1,6 +1,8 @@
 """The 4M demo: train on generated scenes in five views, and generate any view from any other."""
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -8,18 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.demo.rooms import KINDS, write_rooms
+from pretrainkit.demo.rooms import CLASSES, COLORS, Scene, write_rooms
+from pretrainkit.demo.things import labels_of, train_classifier
 from pretrainkit.demo.walk import Walk, pretrainkit, read_json
-from pretrainkit.images.pillow import thumbnail
+from pretrainkit.images.pillow import Pixels, thumbnail
+from pretrainkit.recipes.fourm.generation.show import Cell, contact_sheet, with_boxes
 
-NUM_TRAIN, NUM_VALID = 2000, 64
+NUM_TRAIN, NUM_VALID = 4000, 64
 TRAIN_SEED, VALID_SEED = 1, 2
-VOCAB_SIZE = 4128
-"""Size of the text vocabulary: 4 control tokens, 50 sentinels, 4,000 numbers, 3 classes, 71 letters and words."""
-NUM_CODES = 256
-TOKENIZERS = {"rgb": ("l1", 200), "depth": ("smooth_l1", 120)}
-"""Loss and number of optimizer updates of each domain's image tokenizer."""
-CODER = "{kind: vit, hidden_size: 64, num_layers: 2, num_heads: 2}"
+VOCAB_SIZE = 4143
+"""Size of the text vocabulary: 4 control tokens, 50 sentinels, 4,000 numbers, 18 classes, 71 letters and words."""
+TOKENIZERS = {"rgb": ("l1", 512, 1200), "depth": ("smooth_l1", 256, 200)}
+"""Loss, number of codes and number of optimizer updates of each domain's image tokenizer."""
+CODER = "{{kind: vit, hidden_size: 64, num_layers: {}, num_heads: 2}}"
+QUANTIZER = "{{kind: codebook, size: {}, width: 16, normalizes_latents: true, decay: 0.9}}"
+OPTIMIZER = ("optimizer.name=muon", "optimizer.momentum=0.95", "optimizer.peak_lr=0.02", "schedule.num_warmup_steps=20")
+"""Of the image tokenizers."""
 WHOLE = "data.crop={scale: [1, 1], ratio: [1, 1], flip: 0}"
 CONFIG = f"""\
 extends: fourm/tiny
@@ -29,21 +35,48 @@ model:
     - {{name: det, kind: sequence, length: 16, vocab_size: {VOCAB_SIZE}, reader: boxes}}
     - {{name: rgb@64, folder: rgb, reader: rgb, num_channels: 3, image_size: 64, patch_size: 8,
        kind: pixels, is_target: false}}
-    - {{name: seg@64, kind: image, image_size: 64, patch_size: 8, vocab_size: 4, reader: classes, folder: seg}}
-    - {{name: tok_depth@64, kind: image, image_size: 64, patch_size: 8, vocab_size: {NUM_CODES}, reader: tokens}}
-    - {{name: tok_rgb@64, kind: image, image_size: 64, patch_size: 8, vocab_size: {NUM_CODES}, reader: tokens}}
+    - {{name: seg@64, kind: image, image_size: 64, patch_size: 8, vocab_size: 19, reader: classes, folder: seg}}
+    - {{name: tok_depth@64, kind: image, image_size: 64, patch_size: 8, vocab_size: 256, reader: tokens}}
+    - {{name: tok_rgb@64, kind: image, image_size: 64, patch_size: 8, vocab_size: 512, reader: tokens}}
   hidden_size: 128
   num_heads: 2
   intermediate_size: 341
   num_encoder_layers: 2
   num_decoder_layers: 2
-objective: {{loss: token}}
+masking:
+  unused: pad
+  num_input_tokens: 160
+  num_target_tokens: 128
+  # One component for each step of the two chains; "rgb: 90" of 128 gets 90/128 of the input tokens, at most all.
+  mixture:
+    - weight: 4
+      inputs: {{rgb: 90, caption: 19, det: 19}}
+      targets: {{caption: 2, det: 2, seg: 2, tok_depth: 2}}
+      keep: {{"*": binary}}
+    - {{weight: 1, inputs: {{rgb: 64, caption: 14, det: 14, seg: 64}}, targets: {{tok_depth: 1}}, keep: {{"*": all}}}}
+    - {{weight: 2, inputs: {{caption: 1}}, targets: {{det: 1}}, keep: {{"*": all}}}}
+    - {{weight: 2, inputs: {{caption: 9, det: 9}}, targets: {{seg: 1}}, keep: {{"*": all}}}}
+    - {{weight: 5, inputs: {{caption: 15, det: 15, seg: 64, tok_rgb: 1}}, targets: {{tok_rgb: 1}}, keep: {{"*": all}}}}
+    - {{weight: 2, inputs: {{caption: 12, det: 12, seg: 50, tok_rgb: 18}}, targets: {{tok_rgb: 1}}, keep: {{"*": all}}}}
+objective: {{loss: token, modality_weights: {{caption: 2, det: 2, tok_depth@64: 0.5}}}}
 optimizer: {{name: muon, momentum: 0.95, peak_lr: 6.0e-3}}
 schedule: {{num_warmup_steps: 20}}
 precision: {{compute: float32}}
 """
-"""Config of the run: fewer and narrower layers than fourm/tiny, and modalities for the two image tokenizers."""
-NUM_SHOWN = 8
+NUM_SHOWN = 5
+SHEETS = {
+    "from-captions": "The last two columns: a generated photograph must show the things of its caption, anywhere.",
+    "from-photographs": "Compare each view that was generated from the photograph with the true one on its right.",
+}
+"""Title of each direction's sheet: what to look at."""
+_SHADES = [np.multiply(color, shade) for color in COLORS.values() for shade in (1, 0.8, 0.6)]
+CLASS_COLORS = np.array([(50, 50, 50), *_SHADES]).astype(np.uint8)
+"""Colours in pictures of classes. Kinds of one colour have different shades."""
+IMAGINE = (
+    *("--to", "det,seg,tok_rgb", "--temperature", 0, "--set", "det.temperature=0.3", "--set", "seg.num_steps=1"),
+    *("--set", "tok_rgb.scheme=maskgit", "--set", "tok_rgb.num_steps=16"),
+)
+"""Chain from a caption to a photograph."""
 PROMPT = "a red ball left of a blue cone in a grey room"
 
 
@@ -51,32 +84,37 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers."""
     walk = Walk(folder, 7)
     walk.chapter("Scenes", "each as photograph, depth, classes, caption and boxes, with a folder for each view")
-    captions = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED)
-    write_rooms(folder / "valid", NUM_VALID, VALID_SEED)
-    print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {captions[0]}; {NUM_VALID} are held out")
+    train = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED)
+    valid = write_rooms(folder / "valid", NUM_VALID, VALID_SEED, others=train)
+    print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {train[0].caption}; {NUM_VALID} others are held out")
 
     walk.chapter("Vocabulary", "words of captions, numbers of boxes, sentinels for masked spans")
-    (folder / "captions.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
-    (folder / "classes.txt").write_text("\n".join(KINDS) + "\n", encoding="utf-8")
+    (folder / "captions.txt").write_text("".join(f"{scene.caption}\n" for scene in train), encoding="utf-8")
+    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n", encoding="utf-8")
     pretrainkit("corpus", "count-words", folder / "captions.txt", "--out", folder / "words.tsv")
     pretrainkit(
         *("tokenizer", "train", folder / "words.tsv", "--kind", "multimodal", "--lowercase", "--sentinels", 50),
         *("--classes", folder / "classes.txt", "--vocab-size", VOCAB_SIZE, "--out", folder / "words"),
     )
 
-    walk.chapter("Image tokenizers", f"64 tokens of {NUM_CODES} codes for a photograph, and for its depth")
-    pictures = []
-    for domain, (loss, num) in TOKENIZERS.items():
+    walk.chapter("Image tokenizers", "64 tokens for a photograph, and for its depth")
+    pictures = {}
+    for domain, (loss, num_codes, num) in TOKENIZERS.items():
         pretrainkit(
             *("train", "image_tokenizer/tiny", f"model.domain={domain}", f"objective.reconstruction={loss}"),
-            *(f"data.train={folder}/train", f"data.valid={folder}/valid", WHOLE, f"model.quantizer.size={NUM_CODES}"),
-            *(f"model.encoder={CODER}", f"model.decoder={CODER}", "optimizer.peak_lr=3e-3", f"num_steps={num}"),
-            *("schedule.num_warmup_steps=20", f"checkpoint.every_steps={num}", f"evaluate.every_steps={num}"),
-            *("evaluate.num_examples=64", "log.every_steps=40", "precision.compute=float32"),
+            *(
+                f"data.train={folder}/train",
+                f"data.valid={folder}/valid",
+                WHOLE,
+                f"model.quantizer={QUANTIZER.format(num_codes)}",
+            ),
+            *(f"model.encoder={CODER.format(1)}", f"model.decoder={CODER.format(2)}", *OPTIMIZER),
+            *(f"num_steps={num}", f"checkpoint.every_steps={num}", f"evaluate.every_steps={num}"),
+            *("evaluate.num_examples=64", "log.every_steps=100", "precision.compute=float32"),
             *("--out", folder / f"{domain}-tokenizer"),
         )
         pretrainkit("corpus", "tokenize-images", folder / f"{domain}-tokenizer", folder / "train", folder / "valid")
-        pictures.append((f"tok_{domain}@64", folder / f"{domain}-tokenizer"))
+        pictures[domain] = f"tok_{domain}@64={folder / f'{domain}-tokenizer'}"
 
     (folder / "fourm.yaml").write_text(CONFIG, encoding="utf-8")
     run = walk.train(
@@ -90,85 +128,132 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         shown=f"  {folder / 'fourm.yaml'}:\n\n{indent(CONFIG, '    ')}\n",
     )
 
-    walk.chapter("From photographs", "depth, classes, caption and boxes of held-out scenes, compared with the truth")
-    from_photographs = folder / "from-photographs"
+    walk.chapter("From photographs", "caption, boxes, classes and depth of held-out scenes, compared with the truth")
     pretrainkit(
-        *("generate", run, "--from", "rgb", "--from-data", NUM_VALID, "--to", "depth,seg,caption,det"),
-        *("--temperature", 0, "--set", "depth.num_steps=1", "--set", "seg.num_steps=1"),
-        *("--tokenizer", "=".join(map(str, pictures[1])), "--out", from_photographs),
+        *("generate", run, "--from", "rgb", "--from-data", NUM_VALID, "--to", "caption,det,seg,depth"),
+        *("--temperature", 0, "--set", "seg.num_steps=1", "--set", "depth.num_steps=1"),
+        *("--tokenizer", pictures["depth"], "--out", folder / "from-photographs"),
     )
 
-    walk.chapter("From a caption", "a new scene: first its depth, then its classes, then its photograph")
-    from_caption = folder / "from-a-caption"
+    walk.chapter(
+        "From captions", "a new scene for each caption: first its boxes, then its classes, then its photograph"
+    )
+    imagine = (*IMAGINE, "--tokenizer", pictures["rgb"])
     pretrainkit(
-        *("generate", run, PROMPT, "--to", "depth,seg,tok_rgb", "--num", 4, "--set", "grow_conditions=true"),
-        *("--temperature", 0.7, "--set", "tok_rgb.guidance=2"),
-        *(word for pair in pictures for word in ("--tokenizer", "=".join(map(str, pair)))),
-        *("--out", from_caption),
+        *("generate", run, "--from", "caption", "--from-data", NUM_VALID, *imagine, "--out", folder / "from-captions")
     )
 
     walk.chapter("Report", "one HTML page: losses of every modality, and generated views")
-    _show_generated(run, folder)
+    results = _results(folder, train, valid)
+    _show(run, folder, valid)
     walk.report(run)
-    summary = read_json(folder / "from-photographs" / "generation.json")["summary"]
-    classes, caption, boxes = (summary[name] for name in ("seg@64", "caption", "det"))
-    depth_error, mean_depth_error = _depth_errors(folder)
-    result = walk.numbers(
-        depth_error=depth_error,
-        mean_depth_error=mean_depth_error,
-        class_accuracy=classes["accuracy"],
-        commonest_class_accuracy=classes["guessed_accuracy"],
-        caption_words=caption["words"],
-        commonest_caption_words=caption["guessed_words"],
-        box_iou=boxes["iou"],
-        guessed_box_iou=boxes["guessed_iou"],
-        box_iou_of_any_class=boxes["iou_of_any_class"],
-        guessed_box_iou_of_any_class=boxes["guessed_iou_of_any_class"],
+    share = {name: f"{100 * value:.0f} %" for name, value in results.items()}
+    print(
+        f"\n  Done in {walk.seconds / 60:.1f} minutes. Learned from {NUM_TRAIN} scenes, measured on {NUM_VALID} others:"
     )
-    print(f"\n  Done in {walk.seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
-    rows = {"depth error, deviations": f"{depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})"}
-    for label, share, guess, guessed_share in (
-        ("correct class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
-        ("correct words of captions", caption["words"], "one", caption["guessed_words"]),
-        ("overlap of boxes (IoU)", boxes["iou_of_any_class"], "some", boxes["guessed_iou_of_any_class"]),
-        ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
-    ):
-        rows[label] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
-    files = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
-    walk.tell(rows, files, "To use your own folders, see docs/fourm-data.md and docs/generation.md.")
-    return result
+    rows = {
+        "pictures from captions": f"{share['pictures']} show both things with kind, colour and side as in the caption, "
+        f"says a classifier (true pictures: {share['true_pictures']}, those of other captions: "
+        f"{share['other_pictures']})",
+        "captions and boxes": f"{share['captions']} of the captions are wholly right (the commonest one: "
+        f"{share['commonest_caption']}); overlap of boxes of the same class: {share['box_iou']} (one guess for all: "
+        f"{share['guessed_box_iou']})",
+        "classes and depth": f"mean overlap of classes: {share['class_iou']} (all floor and wall: "
+        f"{share['floor_iou']}); depth error: {results['depth_error']:.3f} deviations (the mean depth: "
+        f"{results['mean_depth_error']:.3f})",
+    }
+    files = {"look at": folder / "from-captions.png", "": folder / "from-photographs.png"}
+    command = shlex.join(map(str, ("pretrainkit", "generate", run, PROMPT, *imagine, "--out", folder / "imagined")))
+    walk.tell(
+        rows, files, f"To see a scene of your own:\n  $ {command}\n  For your own folders, see docs/fourm-data.md."
+    )
+    return walk.numbers(**results)
 
 
-def _show_generated(run: Path, folder: Path) -> None:
-    """Write the samples of the report: generated views of held-out photographs, and the true ones."""
-    rows = []
-    for number in range(NUM_SHOWN):
-        generated, name = folder / "from-photographs" / f"{number:05}", f"{number:05}.png"
-        valid, caption = folder / "valid", folder / "valid" / "caption" / f"{number:05}.txt"
-        rows.append(
-            {
-                "photograph": [_picture(valid / "rgb" / name)],
-                "depth": [_picture(generated / "tok_depth@64.png")],
-                "true depth": [_picture(valid / "depth" / name)],
-                "classes": [_picture(generated / "seg@64.png")],
-                "true classes": [_picture(valid / "seg" / name)],
-                "caption": [{"text": read_json(generated / "caption.json")}],
-                "true caption": [{"text": caption.read_text(encoding="utf-8")}],
-            }
-        )
-    (run / "samples.json").write_text(json.dumps(rows), encoding="utf-8")
+def _results(folder: Path, train: Sequence[Scene], valid: Sequence[Scene]) -> dict[str, float]:
+    """Return the headline numbers."""
+    photographs, captions = folder / "from-photographs", folder / "from-captions"
+    summary = read_json(photographs / "generation.json")["summary"]
+    classify = train_classifier(_read_all(folder / "train/rgb"), train)
+
+    def share_right(rgb_NHW3: Pixels, scenes: Sequence[Scene]) -> float:
+        """Return the share of photographs whose four labels are all those of the scenes."""
+        return float((classify(rgb_NHW3) == labels_of(scenes)).all(axis=1).mean())
+
+    generated = _read_all(captions, "*/tok_rgb@64.png")
+    texts = [scene.caption for scene in train]
+    commonest = max(sorted(set(texts)), key=texts.count)
+    written = [read_json(path)[0] for path in sorted(photographs.glob("*/caption.json"))]
+    classes = _read_all(folder / "valid/seg")
+    depths = _levelled(_read_all(photographs, "*/tok_depth@64.png"))
+    true_depths = _levelled(_read_all(folder / "valid/depth"))
+    mean_depth = _levelled(_read_all(folder / "train/depth").mean(axis=0)[None])
+    return {
+        "pictures": share_right(generated, valid),
+        "true_pictures": share_right(_read_all(folder / "valid/rgb"), valid),
+        "other_pictures": share_right(generated, [*valid[1:], valid[0]]),
+        "captions": float(np.mean([text == scene.caption for text, scene in zip(written, valid, strict=True)])),
+        "commonest_caption": float(np.mean([commonest == scene.caption for scene in valid])),
+        "box_iou": summary["det"]["iou"],
+        "guessed_box_iou": summary["det"]["guessed_iou"],
+        "class_iou": mean_iou(_read_all(photographs, "*/seg@64.png"), classes),
+        "floor_iou": mean_iou(np.zeros_like(classes), classes),
+        "depth_error": float(np.abs(depths - true_depths).mean()),
+        "mean_depth_error": float(np.abs(mean_depth - true_depths).mean()),
+    }
 
 
-def _picture(path: Path) -> dict[str, str]:
-    """Return a picture for the report: colours unchanged, each class in a different grey, near depth bright."""
+def mean_iou(classes: NDArray[np.uint8], truth: NDArray[np.uint8]) -> float:
+    """Return intersection over union of the pixels of each class, averaged over the classes in either image."""
+    pairs = [(classes == number, truth == number) for number in np.union1d(classes, truth)]
+    return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in pairs]))
+
+
+def _show(run: Path, folder: Path, valid: Sequence[Scene]) -> None:
+    """Draw a sheet for each direction, and write the samples of the report: generated views beside the true ones."""
+    sheets: dict[str, list[dict[str, Cell]]] = {name: [] for name in SHEETS}
+    for number, scene in enumerate(valid[:NUM_SHOWN]):
+        from_caption, from_photograph = (folder / name / f"{number:05}" for name in SHEETS)
+        photograph = _read(folder / f"valid/rgb/{number:05}.png")
+        caption = read_json(from_photograph / "caption.json")[0]
+        seen: dict[str, Cell] = {"given photograph": photograph, "caption": caption, "true caption": scene.caption}
+        for view, file, true_file in (
+            ("boxes", "det.json", f"det/{number:05}.json"),
+            ("classes", "seg@64.png", f"seg/{number:05}.png"),
+            ("depth", "tok_depth@64.png", f"depth/{number:05}.png"),
+        ):
+            seen[view] = _cell(from_photograph / file, photograph)
+            seen[f"true {view}"] = _cell(folder / "valid" / true_file, photograph)
+        imagined: dict[str, Cell] = {"given caption": scene.caption}
+        for view, file in (("boxes", "det.json"), ("classes", "seg@64.png"), ("photograph", "tok_rgb@64.png")):
+            imagined[f"{view} from the caption"] = _cell(from_caption / file, np.full_like(photograph, 128))
+        sheets["from-captions"].append({**imagined, "true photograph": photograph})
+        sheets["from-photographs"].append(seen)
+    for name, rows in sheets.items():
+        sheet = contact_sheet(list(rows[0]), [list(row.values()) for row in rows], title=SHEETS[name], scale=2)
+        sheet.save(folder / f"{name}.png")
+    samples = [
+        {name: [_sample(cell)] for name, cell in {**a, **b}.items()} for a, b in zip(*sheets.values(), strict=True)
+    ]
+    (run / "samples.json").write_text(json.dumps(samples), encoding="utf-8")
+
+
+def _cell(path: Path, canvas: Pixels) -> Pixels:
+    """Return a picture of a view in a file: boxes on `canvas`, each class in its colour, near depth bright."""
+    if path.suffix == ".json":
+        return with_boxes(canvas, read_json(path)["instances"], scale=2)
     pixels = _read(path)
-    if pixels.ndim == 2:
-        flat = pixels.astype(np.float64)
-        is_depth = pixels.dtype == np.uint16
-        low, high = (flat.min(), flat.max()) if is_depth else (0, len(KINDS))
-        share = (flat - low) / max(high - low, 1)
-        pixels = np.repeat((255 * (1 - share if is_depth else share))[..., None], 3, axis=2).astype(np.uint8)
-    return {"image": thumbnail(np.repeat(np.repeat(pixels.transpose(2, 0, 1), 2, axis=1), 2, axis=2), 128)}
+    if pixels.dtype == np.uint16:
+        share = (pixels.max() - pixels.astype(np.float64)) / max(np.ptp(pixels), 1)
+        return np.repeat((255 * share)[..., None], 3, axis=2).astype(np.uint8)
+    return CLASS_COLORS[pixels] if pixels.ndim == 2 else pixels
+
+
+def _sample(cell: Cell) -> dict[str, Any]:
+    if cell is None or isinstance(cell, str):
+        return {"text": cell}
+    height = 128 // len(cell) or 1
+    return {"image": thumbnail(cell.transpose(2, 0, 1).repeat(height, 1).repeat(height, 2), 128)}
 
 
 def _read(path: Path) -> NDArray[Any]:
@@ -177,19 +262,13 @@ def _read(path: Path) -> NDArray[Any]:
     return np.asarray(Image.open(path))
 
 
-def _depth_errors(folder: Path) -> tuple[float, float]:
-    """Return the mean absolute errors of the depth of held-out scenes: of the generated depth, and of the mean depth of
-    the training scenes. Each depth image is first standardized to mean 0 and deviation 1."""
-    mean_depth = _level(np.mean([_read(path) for path in sorted((folder / "train" / "depth").iterdir())], axis=0))
-    errors = []
-    for number in range(NUM_VALID):
-        truth = _level(_read(folder / "valid" / "depth" / f"{number:05}.png"))
-        generated = _level(_read(folder / "from-photographs" / f"{number:05}" / "tok_depth@64.png"))
-        errors.append((np.abs(generated - truth).mean(), np.abs(mean_depth - truth).mean()))
-    error, guessed = np.mean(errors, axis=0).tolist()
-    return error, guessed
+def _read_all(folder: Path, pattern: str = "*") -> NDArray[Any]:
+    """Return all images of a folder in the order of their names."""
+    return np.stack([_read(path) for path in sorted(folder.glob(pattern))])
 
 
-def _level(depth_HW: NDArray[Any]) -> NDArray[np.float64]:
-    depth_HW = depth_HW.astype(np.float64)
-    return (depth_HW - depth_HW.mean()) / max(depth_HW.std(), 1e-6)
+def _levelled(depth_NHW: NDArray[Any]) -> NDArray[np.float64]:
+    """Return each depth image with mean 0 and deviation 1."""
+    depth_NHW = depth_NHW.astype(np.float64)
+    deviation = np.maximum(depth_NHW.std(axis=(1, 2), keepdims=True), 1e-6)
+    return (depth_NHW - depth_NHW.mean(axis=(1, 2), keepdims=True)) / deviation

@@ -151,48 +151,55 @@ _STRUCTURES: Mapping[str, Callable[[str], Any]] = {"boxes": _boxes, "metadata": 
 """Functions from text to JSON by the reader of a modality."""
 
 
-def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any:
-    """Return a Pillow image of rows with a cell for each heading in `columns`. Images keep their aspect ratio. Raises
-    MissingPackageError if Pillow is not installed."""
+def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "", scale: int = 1) -> Any:
+    """Return a Pillow image of rows with a cell for each heading in `columns`, below a title. Images keep their aspect
+    ratio. Raises MissingPackageError if Pillow is not installed."""
     require_pillow("a contact sheet")
     from PIL import Image, ImageDraw
 
-    step = _SIDE + _GAP
-    headings = [textwrap.wrap(title, _CHARACTERS) for title in columns]
-    head = _HEAD * max(map(len, headings), default=1)
-    sheet = Image.new("RGB", (len(columns) * step + _GAP, len(rows) * step + _GAP + head), "white")
+    gap, side = scale * _GAP, scale * _SIDE
+    step = side + gap
+    headings = [textwrap.wrap(heading, _CHARACTERS) for heading in columns]
+    top = scale * _HEAD * bool(title)
+    head = top + scale * _HEAD * max(map(len, headings), default=1)
+    sheet = Image.new("RGB", (len(columns) * step + gap, len(rows) * step + gap + head), "white")
     draw = ImageDraw.Draw(sheet)
+    text: dict[str, Any] = {"fill": "black", "spacing": 2 * scale, "font_size": 10 * scale}
+    draw.text((gap, 3 * scale), title, **text)
     for column, lines in enumerate(headings):
-        draw.multiline_text((_GAP + column * step, 3), "\n".join(lines), fill="black", spacing=2)
+        draw.multiline_text((gap + column * step, top + 3 * scale), "\n".join(lines), **text)
     for row, cells in enumerate(rows):
         for column, cell in enumerate(cells):
-            left, top = _GAP + column * step, head + _GAP + row * step
+            place = gap + column * step, head + gap + row * step
             if isinstance(cell, str):
                 lines = textwrap.wrap(
                     " ".join(cell.split()), _CHARACTERS, break_long_words=False, break_on_hyphens=False
                 )
-                draw.multiline_text((left, top), "\n".join(lines[:10]), fill="black", spacing=2)
+                draw.multiline_text(place, "\n".join(lines[:10]), **text)
             elif cell is not None:
                 picture = Image.fromarray(np.ascontiguousarray(cell))
-                scale = _SIDE / max(picture.size)
-                size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-                kind = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
-                sheet.paste(picture.resize(size, kind), (left, top))
+                factor = side / max(picture.size)
+                size = (max(1, round(picture.width * factor)), max(1, round(picture.height * factor)))
+                kind = Image.Resampling.NEAREST if factor >= 1 else Image.Resampling.BOX
+                sheet.paste(picture.resize(size, kind), place)
     return sheet
 
 
-def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]]) -> Pixels:
+def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]], *, scale: int = 1) -> Pixels:
     """Return a copy of an image with frames and classes of boxes, whose coordinates are shares of the image."""
     from PIL import Image, ImageDraw
 
-    image = Image.fromarray(np.ascontiguousarray(image_HW3))
-    image = image.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+    image, side = Image.fromarray(np.ascontiguousarray(image_HW3)), scale * _SIDE
+    image = image.resize((side, side), Image.Resampling.BILINEAR)
     draw = ImageDraw.Draw(image)
     for instance in instances:
-        left, top, right, bottom = (value * (_SIDE - 1) for value in instance["boxes"])
+        left, top, right, bottom = (value * (side - 1) for value in instance["boxes"])
         corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
-        draw.rectangle(corners, outline="red")
-        draw.text((corners[0] + 2, corners[1] + 1), instance["class_name"], fill="red")
+        # White on black is visible on every colour.
+        draw.rectangle(corners, outline="black", width=3 * scale)
+        draw.rectangle(corners, outline="white", width=scale)
+        place, text = (corners[0] + 4 * scale, corners[1] + 3 * scale), instance["class_name"]
+        draw.text(place, text, fill="white", stroke_width=scale, stroke_fill="black", font_size=10 * scale)
     return np.asarray(image)
 
 
