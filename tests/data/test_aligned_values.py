@@ -40,7 +40,7 @@ def test_maps_keep_all_their_bits():
 def test_what_is_no_map_is_told():
     stored = io.BytesIO()
     np.save(stored, np.zeros(3))
-    with pytest.raises(DataError, match=r"contains \(3,\)"):
+    with pytest.raises(DataError, match=r"has the shape \(3,\)"):
         read_map(stored.getvalue(), "a.npy")
     with pytest.raises(DataError, match="is broken"):
         read_map(b"no image", "a.png")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pretrainkit.cli.main import app
 from pretrainkit.running.doctor import EXTRAS, NEEDED, finding_of, installed_version
-from pretrainkit.running.exercises import _MODULES, Outcome, exercise
+from pretrainkit.running.exercises import MODULES, Outcome, exercise
 
 ROOT = Path(__file__).parents[2]
 HELPERS = """
@@ -35,7 +35,7 @@ def test_every_extra_of_a_user_is_looked_at() -> None:
 def test_every_package_is_imported_by_the_name_of_its_module() -> None:
     packages = packages_distributions()
     for name in (*NEEDED, *chain(*EXTRAS.values())):
-        module = _MODULES.get(name, name).partition(".")[0]
+        module = MODULES.get(name, name).partition(".")[0]
         if installed_version(name):
             assert name.replace("_", "-") in {package.replace("_", "-") for package in packages[module]}, name
 

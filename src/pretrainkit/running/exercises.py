@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _SECONDS = 120
-_MODULES = {
+MODULES = {
     "Pango": "pretrainkit.rendering.pango_library",
     "freetype-py": "freetype",
     "gin-config": "gin",
@@ -138,7 +138,7 @@ _EXERCISES: Mapping[str, Callable[[Any], object]] = {
 
 def _outcome(name: str) -> Outcome:
     try:
-        module = importlib.import_module(_MODULES.get(name, name))
+        module = importlib.import_module(MODULES.get(name, name))
         if name in _EXERCISES:
             _EXERCISES[name](module)
     except _PartlyBroken as lack:
