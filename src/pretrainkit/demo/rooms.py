@@ -118,7 +118,8 @@ def write_rooms(folder: Path, num: int, seed: int, side: int = 64, others: Seque
     which is in `others`."""
     from PIL import Image
 
-    rng, scenes, known = np.random.default_rng(seed), [], set(others)
+    rng, known = np.random.default_rng(seed), set(others)
+    scenes: list[Scene] = []
     for view in VIEWS:
         (folder / view).mkdir(parents=True)
     while len(scenes) < num:
