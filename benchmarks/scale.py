@@ -1,9 +1,10 @@
 """`python benchmarks/scale.py PART`: estimate what runs on 256 and 1,024 GPUs and a corpus of 10 TB need.
 
 Part `training` makes two updates as rank 0 of a process group whose collectives do nothing, with models of full
-size and short examples (collectives do not depend on the lengths). A dispatch mode counts the collectives of the second
-update, and the bytes that they pass. Memory and operations are those of `pretrainkit plan` for examples of full length.
-`exchange_seconds` says how the time is estimated. Takes about half an hour and 10 GB on two cores.
+width and short examples (collectives do not depend on the lengths). A dispatch mode counts the collectives of the
+second update, and the bytes that they pass. Each layer of a sharded model adds the same ones, so one to three layers
+are enough. Memory and operations are those of `pretrainkit plan` for the full model and examples of full length.
+`exchange_seconds` says how the time is estimated. Takes about a quarter of an hour and 8 GB on two cores.
 
 Part `corpus` measures the processor time of each stage on real text, given as files. Then it plans the stages for 10 TB
 of files that have a size but no content, with runs whose indexes are short, and measures what the planning takes.
@@ -18,6 +19,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,12 +54,16 @@ class Workload(NamedTuple):
     """Further settings, which make the examples short in the updates that are run here."""
     pairs: int = 0
     """Batch size if the sizes of collectives depend on it; 0: one example per rank is enough."""
+    num_layers: int | None = None
+    """Layers of each side, if runs with one to three layers are to show what each of them adds."""
 
 
 WORKLOADS = {
-    "T5 XXL, fsdp2": Workload("t5/1.1-xxl", ("parallel.strategy=fsdp2",), SHORT_TEXT),
-    "T5 XXL, hsdp": Workload("t5/1.1-xxl", ("parallel.strategy=hsdp", "parallel.shard_ranks=8"), SHORT_TEXT),
-    "4M-21 XL, fsdp2": Workload("fourm/xl-21", ("parallel.strategy=fsdp2",), ()),
+    "T5 XXL, fsdp2": Workload("t5/1.1-xxl", ("parallel.strategy=fsdp2",), SHORT_TEXT, num_layers=24),
+    "T5 XXL, hsdp": Workload(
+        "t5/1.1-xxl", ("parallel.strategy=hsdp", "parallel.shard_ranks=8"), SHORT_TEXT, num_layers=24
+    ),
+    "4M-21 XL, fsdp2": Workload("fourm/xl-21", ("parallel.strategy=fsdp2",), (), num_layers=24),
     "CLIP B/16, ddp": Workload("clip/vit-b-16", ("data.batch_size=65536",), SMALL_PAIRS, 65_536),
     "SigLIP B/16, ddp": Workload("clip/siglip", ("data.batch_size=65536",), SMALL_PAIRS, 65_536),
 }
@@ -109,8 +115,9 @@ def _zeros_here(module: torch.nn.Module, device: torch.device) -> torch.nn.Modul
     return module._apply(lambda tensor: torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor)
 
 
-def collectives_of(work: Workload, num_ranks: int) -> list[Collective]:
-    """Make two updates as rank 0 of `num_ranks`. Return the collectives of the second: DDP's first one differs."""
+def collectives_of(work: Workload, num_ranks: int, settings: Sequence[str]) -> list[Collective]:
+    """Make two updates as rank 0 of `num_ranks`. Return the collectives of the second: DDP's first one differs.
+    `settings` are added to those of the workload."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from pretrainkit.config.loader import resolve
@@ -122,7 +129,7 @@ def collectives_of(work: Workload, num_ranks: int) -> list[Collective]:
     from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, parameters_of, step_if_finite
     from pretrainkit.training.precision import Precision
 
-    config = resolve(work.preset, [*work.settings, *work.short], Recipes()).config
+    config = resolve(work.preset, [*work.settings, *work.short, *settings], Recipes()).config
     recipe = find_recipe(config.recipe)
     planning = able(recipe, PlansWithoutData)
     config, _ = planning.without_data(config)
@@ -157,6 +164,33 @@ def collectives_of(work: Workload, num_ranks: int) -> list[Collective]:
     return collectives.calls
 
 
+def collectives_at_full_depth(name: str, num_ranks: int) -> list[Collective]:
+    """Return the collectives of an update. Raises RuntimeError if the third layer adds others than the second."""
+    num_layers = WORKLOADS[name].num_layers
+
+    def counted(*settings: str) -> Counter[Collective]:
+        calls = json.loads(_output(__file__, "collectives", name, str(num_ranks), *settings))
+        return Counter(Collective(*call) for call in calls)
+
+    if num_layers is None:
+        return list(counted().elements())
+    one, two, three = (
+        counted(f"model.num_encoder_layers={layers}", f"model.num_decoder_layers={layers}") for layers in (1, 2, 3)
+    )
+    added = (two - one) & (three - two)
+    # Calls that are as many but larger with each layer, such as the one for the sums of all parameters.
+    growing = [
+        sorted((calls - rest).elements()) for calls, rest in ((one, two), (two, one + added), (three, two + added))
+    ]
+    grown = []
+    for first, second, third in zip(*growing, strict=True):
+        num_bytes = second.num_bytes - first.num_bytes
+        if first.name != second.name or third != second._replace(num_bytes=second.num_bytes + num_bytes):
+            raise RuntimeError(f"{name}: layers do not add the same: {first}, {second}, {third}")
+        grown.append(first._replace(num_bytes=first.num_bytes + (num_layers - 1) * num_bytes))
+    return [*(one & two).elements(), *grown, *list(added.elements()) * (num_layers - 1)]
+
+
 def exchange_seconds(calls: Sequence[Collective], num_ranks: int) -> float:
     """Return the time of the collectives one after another, each at the speed of its slowest link.
 
@@ -187,7 +221,7 @@ def training(names: Sequence[str]) -> None:
             work = WORKLOADS[name]
             command = ("-m", "pretrainkit", "plan", work.preset, "--gpus", str(num_ranks), "--hardware", "h100")
             plan = json.loads(_output(*command, "--mfu", str(MFU), "--json", *work.settings))
-            calls = [Collective(*call) for call in json.loads(_output(__file__, "collectives", name, str(num_ranks)))]
+            calls = collectives_at_full_depth(name, num_ranks)
             kinds = sorted({call.name for call in calls})
             counts = ", ".join(f"{sum(call.name == kind for call in calls)} {kind}" for kind in kinds)
             strategy = name.rpartition(" ")[2]
@@ -326,12 +360,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("part", choices=("training", "corpus", "collectives"))
     parser.add_argument(
-        "names", nargs="*", help="for training, names of workloads; for corpus, text files; for collectives, NAME RANKS"
+        "names",
+        nargs="*",
+        help="for training, names of workloads; for corpus, text files; for collectives, NAME RANKS SETTING...",
     )
     arguments = parser.parse_args()
     if arguments.part == "collectives":
-        name, num_ranks = arguments.names
-        print(json.dumps(collectives_of(WORKLOADS[name], int(num_ranks))))
+        name, num_ranks, *settings = arguments.names
+        print(json.dumps(collectives_of(WORKLOADS[name], int(num_ranks), settings)))
     else:
         {"training": training, "corpus": corpus}[arguments.part](arguments.names)
 
