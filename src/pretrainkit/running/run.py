@@ -120,9 +120,12 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     if not run.is_resumed:
         world.on_main(folder.prepare)
     if isinstance(recipe, CachesFeatures):
-        start = (lambda: load_model(folder.path).to(world.device)) if run.is_resumed else (lambda: model)
-        if config.parallel.is_sharded and not run.is_resumed:
-            start = lambda: _new_model(run).to(world.device)  # noqa: E731
+
+        def start() -> nn.Module:
+            if run.is_resumed:
+                return load_model(folder.path).to(world.device)
+            return _new_model(run).to(world.device) if config.parallel.is_sharded else model
+
         source = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
     try:
         summary_of_data = source.summary() if world.is_main else {}
