@@ -47,7 +47,6 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
     run = walk.train(
         *("Pretraining", f"bert/modern-tiny for {num_steps} steps", "bert/modern-tiny"),
         *(f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid", "log.every_steps=5"),
-        "objective.sentence_pair=next",
         num_steps=num_steps,
         checkpoint_steps=100,
         kill_after_step=225 if num_steps >= 300 else 125,
@@ -78,7 +77,7 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
             "held-out masked-word loss": f"{loss:.3f} nats ({guesses})",
             "held-out word accuracy": f"{summary['valid_masked_lm_accuracy']:.1%} (always the most frequent one: "
             f"{commonest.max() / commonest.sum():.1%})",
-            "does the second part follow": f"{accuracy:.1%} right (guessing: 50 %)",
+            "sentence order accuracy": f"{accuracy:.1%} (guessing: 50 %)",
         },
         {"run": run, "for transformers": folder / "export"},
         "To use your own text: pretrainkit demo --text FILE..., or the five commands of the README.",
