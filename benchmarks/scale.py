@@ -174,13 +174,14 @@ def collectives_at_full_depth(name: str, num_ranks: int) -> list[Collective]:
 
     if num_layers is None:
         return list(counted().elements())
-    one, two, three = (
+    shallow, two, three = (
         counted(f"model.num_encoder_layers={layers}", f"model.num_decoder_layers={layers}") for layers in (1, 2, 3)
     )
-    added = (two - one) & (three - two)
+    added = (two - shallow) & (three - two)
     # Calls that are as many but larger with each layer, such as the one for the sums of all parameters.
     growing = [
-        sorted((calls - rest).elements()) for calls, rest in ((one, two), (two, one + added), (three, two + added))
+        sorted((calls - rest).elements())
+        for calls, rest in ((shallow, two), (two, shallow + added), (three, two + added))
     ]
     grown = []
     for first, second, third in zip(*growing, strict=True):
@@ -188,7 +189,7 @@ def collectives_at_full_depth(name: str, num_ranks: int) -> list[Collective]:
         if first.name != second.name or third != second._replace(num_bytes=second.num_bytes + num_bytes):
             raise RuntimeError(f"{name}: layers do not add the same: {first}, {second}, {third}")
         grown.append(first._replace(num_bytes=first.num_bytes + (num_layers - 1) * num_bytes))
-    return [*(one & two).elements(), *grown, *list(added.elements()) * (num_layers - 1)]
+    return [*(shallow & two).elements(), *grown, *list(added.elements()) * (num_layers - 1)]
 
 
 def exchange_seconds(calls: Sequence[Collective], num_ranks: int) -> float:

@@ -25,7 +25,7 @@ TOKENIZERS = {"rgb": ("l1", 512, 1200), "depth": ("smooth_l1", 256, 200)}
 CODER = "{{kind: vit, hidden_size: 64, num_layers: {}, num_heads: 2}}"
 QUANTIZER = "{{kind: codebook, size: {}, width: 16, normalizes_latents: true, decay: 0.9}}"
 OPTIMIZER = ("optimizer.name=muon", "optimizer.momentum=0.95", "optimizer.peak_lr=0.02", "schedule.num_warmup_steps=20")
-"""Of the image tokenizers."""
+"""Settings of both image tokenizers."""
 WHOLE = "data.crop={scale: [1, 1], ratio: [1, 1], flip: 0}"
 CONFIG = f"""\
 extends: fourm/tiny
