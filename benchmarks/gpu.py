@@ -4,9 +4,8 @@
 
 Each part runs in a process of its own with a time limit, and writes FOLDER/NAME.json when it is done. FOLDER/gpu.md is
 written again after each part. What a part prints is in FOLDER/NAME.log. Parts that do not fit into --minutes are
-skipped, and the report names them; to measure them, run the same command again. With --warm N, the parts are first run
-N at a time for a few steps that are not measured, which fills the cache of torch.compile; the compile times in the
-report are then those of this pass.
+skipped, and the report names them; to measure them, run the same command again. With --ahead N, the next N parts load
+and compile meanwhile; only one part at a time is timed.
 
     environment    versions, and the rates that matrix products and copies reach
     gradients-NAME a model of two layers: losses and gradients against the CPU's float32, in float32, bfloat16 and
@@ -15,6 +14,7 @@ report are then those of this pass.
     WORKLOAD       the real trainer on random examples that are held in memory: 20 steps to warm up, 50 timed by CUDA
                    events, then three under the profiler
     WORKLOAD+NAME  the same with one thing changed
+    fit            the batch of T5's preset, which is too large for one microbatch: parallel.fit=auto chooses another
     pipeline       T5 from shards with the complete data path: how long the device waits for data
     transformers   BERT of transformers on the same batches, compiled, in bfloat16
 
@@ -42,13 +42,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+import yaml
 
 import pretrainkit
 from pretrainkit.data.loader import Loader
@@ -56,6 +57,7 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import CompiledApart
+from pretrainkit.nn.cuda import dropout
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.training.folder import RunFolder
@@ -84,6 +86,17 @@ class Workload:
     timed: int = TIMED
 
 
+@cache
+def take_turn() -> Any:
+    """Wait until no other part is timed. The turn ends with the process."""
+    with suppress(ImportError):  # Windows has no such locks
+        import fcntl
+
+        lock = (Path(tempfile.gettempdir()) / "pretrainkit-gpu-benchmark.lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock
+
+
 def _leave_head(model: torch.nn.Module) -> None:
     """Compile only the blocks, not the head."""
     for module in model.modules():
@@ -98,11 +111,21 @@ def _freeze_bias(model: torch.nn.Module) -> None:
             module.requires_grad_(False)
 
 
+def _draw_by_inductor(model: torch.nn.Module) -> None:
+    """Compile torch's own dropout."""
+    dropout.has_cheap_dropout = lambda x: False
+
+
 def _use_graphs(model: torch.nn.Module) -> None:
     torch._inductor.config.triton.cudagraphs = True
 
 
-CHANGES = {"plain-head": _leave_head, "fixed-bias": _freeze_bias, "cuda-graphs": _use_graphs}
+CHANGES = {
+    "plain-head": _leave_head,
+    "fixed-bias": _freeze_bias,
+    "cuda-graphs": _use_graphs,
+    "plain-dropout": _draw_by_inductor,
+}
 """Functions that change the model before it is compiled, by variant. The other variants only change settings."""
 _EAGER = {"eager": ("parallel.compile=off",)}
 _BLOCKS = _EAGER | {"wide-residual": ("precision.residual=float32",)}
@@ -110,7 +133,10 @@ _ADAMW = ("optimizer.name=adamw", "optimizer.peak_lr=1e-4", "optimizer.max_grad_
 _NO_DROPOUT = ("model.attention_dropout=0", "model.hidden_dropout=0")
 WORKLOADS = {
     "bert-base": Workload(
-        "bert/base", 512, goal=0.45, variants=_BLOCKS | {"no-dropout": _NO_DROPOUT, "cuda-graphs": ()}
+        "bert/base",
+        512,
+        goal=0.45,
+        variants=_BLOCKS | {"no-dropout": _NO_DROPOUT, "plain-dropout": (), "cuda-graphs": ()},
     ),
     "bert-large": Workload("bert/large", 256, goal=0.50),
     "t5-base": Workload(
@@ -234,7 +260,9 @@ class Timer(Watcher):
         if step == 1:
             if on_gpu:
                 torch.cuda.synchronize()
+                torch.cuda.empty_cache()
             self.first_seconds = time.perf_counter() - self._began
+            take_turn()
         if step == self.warm_up and on_gpu:
             torch.cuda.set_sync_debug_mode("warn")
         if step == self.warm_up + self.timed and on_gpu:
@@ -278,17 +306,15 @@ def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
     return results
 
 
-def train(
-    workload: Workload, variant: str, device: str, folder: Path, *, pretend: bool, brief: bool = False
-) -> dict[str, Any]:
-    """Measure the real trainer on examples in memory. `brief`: run only three steps, to compile the model."""
+def train(workload: Workload, variant: str, device: str, folder: Path, *, pretend: bool) -> dict[str, Any]:
+    """Measure the real trainer on examples in memory."""
     words = workload.variants.get(variant, ())
     preset, size = workload.preset, workload.batch_size
     given: tuple[str, ...] = ("parallel.compile=on", *workload.words, *words)
     warm_up, timed = workload.warm_up, workload.timed
     if pretend:
         (preset, size), given, warm_up, timed = TINY[preset.partition("/")[0]], tuple(words), 2, 3
-    num_steps = warm_up + timed + PROFILED if not brief else 3
+    num_steps = warm_up + timed + PROFILED
     fixed = (f"num_steps={num_steps}", f"log.every_steps={num_steps}", f"data.batch_size={size}")
     recipe, config = bound(preset, (*fixed, *given))
     with init_world(device) as world, warnings.catch_warnings(record=True) as warned:
@@ -296,8 +322,6 @@ def train(
         timer = Timer(warm_up, timed, world.device)
         trainer = trainer_of(recipe, config, folder, world, timer, CHANGES.get(variant, lambda model: None))
         last = trainer.fit()
-    if brief:
-        return {"first step, s": timer.first_seconds}
     microbatch = config.data.microbatch_size or size
     cost = trainer.objective.cost(random_batch(recipe, config, microbatch, 0))
     waits = Counter(f"{w.filename}:{w.lineno}" for w in warned if "called a synchronizing" in str(w.message))
@@ -331,6 +355,7 @@ def train(
 
 def environment(device: str, *, pretend: bool) -> dict[str, Any]:
     """Return versions, and the rates that matrix products and copies reach on this device."""
+    take_turn()
     results: dict[str, Any] = {"torch": torch.__version__, "device": device}
     size, most = (64, 256) if pretend else (8192, 65_536)
     if device == "cuda":
@@ -513,21 +538,40 @@ def short_run(folder: Path, num_steps: int, words: Sequence[str], device: str, *
 
 def pipeline(device: str, *, pretend: bool) -> dict[str, Any]:
     """Measure T5 from token shards on a disk: span corruption on the host while the device computes."""
+    take_turn()
+    size, num_steps = (2, 4) if pretend else (128, 60)
+    return from_shards(device, num_steps, (f"data.batch_size={size}", *_ADAMW), pretend=pretend)[0]
+
+
+def fit(device: str, *, pretend: bool) -> dict[str, Any]:
+    """Run two steps of T5's own batch, which needs several microbatches, and compare the memory with the plan."""
+    take_turn()
+    given = ("parallel.fit=auto", "parallel.compile=off", *(["data.batch_size=4"] if pretend else []))
+    results, used = from_shards(device, 2, given, pretend=pretend)
+    results = {"batch": used["data"]["batch_size"], "microbatch": used["data"]["microbatch_size"]} | results
+    if device == "cuda":
+        results["GiB"] = torch.cuda.max_memory_allocated() / 2**30
+        results["GiB of the card"] = torch.cuda.get_device_properties(0).total_memory / 2**30
+    return results
+
+
+def from_shards(
+    device: str, num_steps: int, given: Sequence[str], *, pretend: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train T5 on random shards. Return the figures of the last line of the log, and the settings of the run."""
     from denoising import make_shards
 
-    preset, size = TINY["t5"] if pretend else ("t5/1.1-base", 128)
-    num_steps = 4 if pretend else 60
+    preset = TINY["t5"][0] if pretend else "t5/1.1-base"
     with tempfile.TemporaryDirectory() as place:
         shards = make_shards(Path(place) / "shards", 5_000 if pretend else 200_000)
-        words = [f"data.train={shards.folder}", f"data.batch_size={size}", f"num_steps={num_steps}", *_ADAMW]
-        config = pretrainkit.load_config(
-            preset, [*words, f"log.every_steps={num_steps // 2}", "checkpoint.keep_last=1"]
-        )
+        fixed = (f"data.train={shards.folder}", f"num_steps={num_steps}", f"log.every_steps={num_steps // 2}")
+        config = pretrainkit.load_config(preset, [*fixed, "checkpoint.keep_last=1", *given])
         pretrainkit.train(config, Path(place) / "run", device=device)
+        used = yaml.safe_load((Path(place) / "run/config.yaml").read_text(encoding="utf-8"))
         lines = (Path(place) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     last = json.loads(lines[-1])
     names = ("examples_per_second", "tokens_per_second", "seconds_per_step", "data_wait_share", "mfu")
-    return {name: last[name] for name in names if name in last}
+    return {name: last[name] for name in names if name in last}, used
 
 
 def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
@@ -549,7 +593,10 @@ def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
         with torch.autocast(device, torch.bfloat16):
             return called(**batch).loss
 
-    seconds = seconds_of(partial(step.stepper(model, loss_of), batch), device, 2 if pretend else TIMED)
+    one_step = partial(step.stepper(model, loss_of), batch)
+    one_step()
+    take_turn()
+    seconds = seconds_of(one_step, device, 2 if pretend else TIMED)
     return {
         "ms": 1e3 * seconds,
         "examples / s": shape.batch_size / seconds,
@@ -557,12 +604,13 @@ def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
     }
 
 
-def part(name: str, device: str, *, pretend: bool, brief: bool = False) -> dict[str, Any]:
+def part(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
     """Run a part and return its results."""
     others = {
         "environment": environment,
         **{f"gradients-{name}": partial(gradients, name) for name in TWO_LAYERS},
         "short-runs": short_runs,
+        "fit": fit,
         "pipeline": pipeline,
         "transformers": transformers,
     }
@@ -570,7 +618,7 @@ def part(name: str, device: str, *, pretend: bool, brief: bool = False) -> dict[
         return others[name](device, pretend=pretend)
     workload, _, variant = name.partition("+")
     with tempfile.TemporaryDirectory() as place:
-        return train(WORKLOADS[workload], variant, device, Path(place) / "run", pretend=pretend, brief=brief)
+        return train(WORKLOADS[workload], variant, device, Path(place) / "run", pretend=pretend)
 
 
 NAMES = (
@@ -579,6 +627,7 @@ NAMES = (
     "short-runs",
     *WORKLOADS,
     *(f"{name}+{variant}" for name, workload in WORKLOADS.items() for variant in workload.variants),
+    "fit",
     "pipeline",
     "transformers",
 )
@@ -657,13 +706,16 @@ def shown_all(value: Any) -> str:
     return ", ".join(f"{key} {shown(item)}" for key, item in value.items()) if isinstance(value, dict) else shown(value)
 
 
-def run_part(name: str, options: argparse.Namespace, seconds: float, *, brief: bool = False) -> str:
-    """Run a part in a new process. Return how it ended."""
+def run_part(name: str, options: argparse.Namespace, end: float) -> str:
+    """Run a part in a new process, until `end` by the monotonic clock. Return how it ended."""
+    began = time.monotonic()
+    if end - began < 10:
+        return "skipped"
+    seconds = min(end - began, LIMIT_SECONDS)
     words = ["--part", name, "--out", str(options.out), *(["--pretend"] if options.pretend else [])]
-    kind = "warm" if brief else "json"
-    with (options.out / f"{name}{'.warm' * brief}.log").open("w", encoding="utf-8") as log:
+    with (options.out / f"{name}.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            [sys.executable, __file__, *words, *(["--brief"] if brief else [])],
+            [sys.executable, __file__, *words],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -675,7 +727,7 @@ def run_part(name: str, options: argparse.Namespace, seconds: float, *, brief: b
             process.wait()
             return f"not done after {seconds:.0f} s"
     if not process.returncode:
-        results = json.loads((options.out / f"{name}.{kind}").read_text("utf-8"))
+        results = json.loads((options.out / f"{name}.json").read_text("utf-8"))
         wrong = [key for key, value in results.items() if isinstance(value, dict) and value.get("good") is False]
         return f"wrong: {', '.join(wrong)}" if wrong else "done"
     printed = Path(log.name).read_text(encoding="utf-8").strip().splitlines()
@@ -689,44 +741,25 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--pretend", action="store_true", help="the smallest presets on the CPU: a test that it runs")
     parser.add_argument("--write", action="store_true", help="put the report into RESULTS.md")
-    parser.add_argument("--warm", type=int, default=0, metavar="N", help="first compile the parts, N at a time")
+    parser.add_argument("--ahead", type=int, default=0, metavar="N", help="load and compile the next N parts meanwhile")
     parser.add_argument("--part", help=argparse.SUPPRESS)
-    parser.add_argument("--brief", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.pretend and not torch.cuda.is_available():
         print("error: no CUDA device here\n  run it on a machine with a GPU, or try the script with --pretend")
         return 2
     if options.part:
-        results = part(options.part, "cpu" if options.pretend else "cuda", pretend=options.pretend, brief=options.brief)
-        warm = options.out / f"{options.part}.warm"
-        if warm.is_file() and not options.brief:
-            results |= json.loads(warm.read_text("utf-8"))
-        place = warm if options.brief else warm.with_suffix(".json")
-        place.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        results = part(options.part, "cpu" if options.pretend else "cuda", pretend=options.pretend)
+        (options.out / f"{options.part}.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     start, has_failed = time.monotonic(), False
     end = start + 60 * options.minutes
-    if options.warm:
-        parts = {n: n.partition("+")[0] in WORKLOADS for n in options.only if not n.endswith("+eager")}
-        parts = {n: is_timed for n, is_timed in parts.items() if is_timed or n.startswith(("gradients-", "short"))}
-        with ThreadPoolExecutor(options.warm) as pool:
-            calls = {n: pool.submit(run_part, n, options, LIMIT_SECONDS, brief=brief) for n, brief in parts.items()}
-            for name, call in calls.items():
-                became = call.result()
-                has_failed |= became != "done"
-                print(
-                    f"{name}{', compiling' * parts[name]}: {became}, after {time.monotonic() - start:.0f} s", flush=True
-                )
-    for name in options.only:
-        left = end - time.monotonic()
-        if (options.out / f"{name}.json").is_file() or left < 10:
-            continue
-        began = time.monotonic()
-        became = run_part(name, options, min(left, LIMIT_SECONDS))
-        has_failed |= became != "done"
-        print(f"{name}: {became}, {time.monotonic() - began:.0f} s", flush=True)
-        (options.out / "gpu.md").write_text(report(options.out), encoding="utf-8")
+    with ThreadPoolExecutor(1 + options.ahead) as pool:
+        names = [name for name in options.only if not (options.out / f"{name}.json").is_file()]
+        for name, became in zip(names, pool.map(partial(run_part, options=options, end=end), names), strict=True):
+            has_failed |= became not in ("done", "skipped")
+            print(f"{name}: {became}, {time.monotonic() - start:.0f} s after the start", flush=True)
+            (options.out / "gpu.md").write_text(report(options.out), encoding="utf-8")
     print(report(options.out))
     if options.write and not options.pretend:
         from results import read_results, write_results
