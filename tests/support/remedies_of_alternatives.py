@@ -5,7 +5,7 @@ from pathlib import Path
 from support.page_data import BERT, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, put
 from support.remedies import Case
 from support.remedies_of_recipes import BERTS, CLAIMS, FOURMS, OWN, PAIRS, T5_TASK
-from support.remedies_of_tools import CLOUD, SHARDS, T5_TRAIN, TASKS, TRAIN
+from support.remedies_of_tools import CLOUD, MODULE, SHARDS, T5_TRAIN, TASKS, TRAIN
 
 DEPTH = "--to depth --out {out}"
 LAUNCHED = f"{TRAIN} {SHARDS}"
@@ -87,6 +87,12 @@ CASES = [
             "config, --tokenizer DIR of pretrainkit tasks": "pretrainkit tasks show glue_rte_v002 --data glue=glue "
             "--tokenizer t5/tokenizer"
         },
+    ),
+    Case("tasks show unregistered", "--module FILE.py", {"FILE.py": "unregistered.py"}),
+    Case(
+        f"train t5/mini {T5} {T5_DATA} {QUICK} data.task=unimported data.valid_split=null --out {{out}}",
+        r"data.modules=\[FILE.py\]",
+        {"FILE.py": "unimported.py", "+": "data.target_length=64"},
     ),
     Case(f"tasks show most {TASKS}", "--leave-out lost of pretrainkit tasks", {" of pretrainkit tasks": ""}),
     Case(
@@ -178,6 +184,9 @@ CASES = [
 
 
 def prepare(folder: Path) -> None:
+    for task in ("unregistered", "unimported"):
+        lines = (line for line in MODULE.splitlines(keepends=True) if not line.startswith(("put_task", "add_mixture")))
+        put(folder / f"{task}.py", "".join(lines) + f'put_task("{task}", FORMAT, tokenize())\n')
     (folder / "empty-too").mkdir()
     put(folder / "begun" / "more.jsonl.chunks" / "request.json", "{}")
     put(folder / "begun" / "more.jsonl.chunks" / "chunk-00000.jsonl", "{}\n")

@@ -34,7 +34,7 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
     for folder in map(Path, folders):
         name = folder.resolve().name
         if (folder / ".work").exists():
-            raise DataError(f"{folder} is not finished\n  run the command that writes it again, and let it finish")
+            raise DataError(f"{folder} is not finished\n  repeat the command that writes it, and let it finish")
         inside = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         inside = [path for path in inside if not any(part[0] == "." for part in path.relative_to(folder).parts)]
         if not inside:
@@ -150,4 +150,6 @@ def _damaged(name: str) -> str:
 
 
 def _refused(archive: Path, problem: str) -> DataError:
-    return DataError(f"{archive} cannot be unpacked: {problem}\n  copy it again, or make it with `corpus pack`")
+    return DataError(
+        f"{archive} cannot be unpacked: {problem}\n  copy it again, or create it with `pretrainkit corpus pack`"
+    )

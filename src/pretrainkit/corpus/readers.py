@@ -107,7 +107,7 @@ def _texts(
             return ((text, {}) for text in wiki_articles(lines, source.address, skips, compat))
     raise DataError(
         f"{source.address}: {source.format} is not a format of documents\n"
-        "  word counts (.tsv) are input of `pretrainkit corpus count-words` only; rename other files"
+        "  only `pretrainkit corpus count-words` reads word counts (.tsv); if the file has text, give it another suffix"
     )
 
 

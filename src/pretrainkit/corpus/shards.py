@@ -108,7 +108,7 @@ def build_corpus(
         if share := _sufficient_share(results, settings):
             progress.note(
                 f"none of the {_num_documents(results, 'train')} documents would be held out with --heldout "
-                f"{settings.heldout}, so this share is used, which holds out at least one: --heldout {share}"
+                f"{settings.heldout}; --heldout {share} is used instead, which holds out at least one"
             )
             used = replace(settings, heldout=share)
             results = _read(sources, work, used, runner)

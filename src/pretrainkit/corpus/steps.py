@@ -113,7 +113,7 @@ class ScatterRuns(PipelineStep):
         super().__init__()
         if settings.duplicates:
             raise DataError(
-                "`duplicates` is not supported in datatrove pipelines, which have their own steps against duplicates\n"
+                "`duplicates` is not supported in datatrove pipelines, which have their own steps for that\n"
                 "  leave out `duplicates`, or use pretrainkit corpus dedup or split with --engine"
             )
         self.work, self.settings, self.reader, self.memory_bytes = Path(out) / ".work", settings, reader, memory_bytes

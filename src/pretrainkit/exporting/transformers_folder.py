@@ -42,7 +42,7 @@ def read_config(
         for name in _NUM_LAYERS & part.keys():
             if isinstance(part[name], int) and part[name] > _MOST_LAYERS:  # names of their tensors would fill memory
                 raise CheckpointError(
-                    f"{path} has {name} {part[name]}\n  it must be at most {_MOST_LAYERS}: copy it again"
+                    f"{path} has {name} {part[name]}; it must be at most {_MOST_LAYERS}\n  copy the file again"
                 )
     with expected_form(path, "copy it again"):
         return parse(values), values

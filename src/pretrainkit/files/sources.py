@@ -262,7 +262,7 @@ def _check_finished(paths: Sequence[Path]) -> None:
         if (folder / ".work").is_dir():
             raise DataError(
                 f"the corpus in {folder} is not finished: some of its shards are still missing\n"
-                "  run the command that writes it again, and let it finish"
+                "  repeat the command that writes it, and let it finish"
             )
 
 

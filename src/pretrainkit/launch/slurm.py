@@ -149,7 +149,8 @@ def require_idle(folder: LaunchFolder) -> None:
         run = quote(str(folder.run))
         raise InputError(
             f"job {job_id} of {folder.run} is in the queue: {state(job_id)}\n"
-            f"  it continues automatically: pretrainkit launch status {run}; to end it: pretrainkit launch cancel {run}"
+            f"  it continues automatically; show it: pretrainkit launch status {run}\n"
+            f"  or end it: pretrainkit launch cancel {run}"
         )
 
 

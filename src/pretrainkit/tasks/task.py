@@ -397,7 +397,8 @@ class TaskRegistry:
         hint = f"the nearest names are: {', '.join(near)}" if near else "no task is registered"
         raise ConfigError(
             f"there is no task or mixture {name!r}\n"
-            f"  {hint}\n  list all: pretrainkit tasks; for tasks of your own module, add the module"
+            f"  {hint}\n  list all: pretrainkit tasks\n"
+            "  a task of your own module needs --module FILE.py, or data.modules=[FILE.py] in the config of a run"
         )
 
     def get_task(self, name: str) -> Task:

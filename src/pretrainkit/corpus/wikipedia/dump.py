@@ -319,7 +319,7 @@ def _last_text(xml: bytes, position: int) -> bytes:
         position = opening.end()
         end = position if opening[0].endswith(b"/>") else xml.find(b"</text>", position)
         if end < 0:
-            raise ValueError("its text is not closed")
+            raise ValueError("its text has no end tag </text>")
         raw, position = xml[position:end], end
     return raw
 
@@ -330,7 +330,7 @@ def unescape_xml(raw: bytes) -> str:
     Raises UnicodeDecodeError for invalid UTF-8, and ValueError for invalid XML: unescaped signs, unknown references, or
     characters that XML does not allow."""
     if b"<" in raw:
-        raise ValueError("a < in its text is not escaped")
+        raise ValueError("its text has a < that is not escaped")
     parts: list[str] = []
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text, parser.buffer_size, parser.CharacterDataHandler = True, _PLAIN_BYTES, parts.append
@@ -340,5 +340,5 @@ def unescape_xml(raw: bytes) -> str:
         parser.Parse(b"</t>", True)
     except expat.ExpatError as error:
         raw.decode()
-        raise ValueError(f"its text is not XML: {error}") from error
+        raise ValueError(f"its text is not valid XML: {error}") from error
     return "".join(parts)
