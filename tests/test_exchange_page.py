@@ -23,7 +23,7 @@ READ_AND_WRITTEN = {
     },
     ("clip", "huggingface"): {
         "read": "recipes/clip/test_clip_convert.py: test_what_transformers_writes_is_read_back",
-        "written": "recipes/clip/test_clip_published.py: test_siglip_of_transformers_comes_and_goes",
+        "written": "recipes/clip/test_clip_published.py: test_siglip_of_transformers_is_imported_and_exported",
     },
     ("glue", "huggingface"): {
         "read": "recipes/glue/test_glue_words_exported.py: test_heads_that_transformers_saved_are_read",
@@ -33,7 +33,7 @@ READ_AND_WRITTEN = {
         "read": "recipes/glue/test_glue_foreign.py: test_a_classifier_of_another_family_is_read_with_its_head",
     },
     ("clip", "openclip"): {
-        "read": "recipes/clip/test_clip_published.py: test_a_model_of_open_clip_comes_and_goes",
+        "read": "recipes/clip/test_clip_published.py: test_a_model_of_open_clip_is_imported_and_exported",
         "written": "recipes/clip/test_clip_published.py: test_a_model_of_open_clip_is_trained_and_used_there_again",
     },
     ("clip", "openai"): {

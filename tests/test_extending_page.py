@@ -74,7 +74,7 @@ def test_the_recipe_of_the_page_learns_resumes_and_adds_up(settings, tmp_path):
     assert losses(tmp_path / "resumed") == losses(tmp_path / "constant")
 
 
-def test_the_capability_of_the_page_is_asked_for_and_then_there(settings, tmp_path):
+def test_the_capability_of_the_page_is_missing_until_it_is_added(settings, tmp_path):
     config = pretrainkit.load_config("bigram/tiny")
     with pytest.raises(InputError, match="cannot be planned without data") as error:
         make_plan(config)
@@ -177,7 +177,7 @@ def test_the_recipe_of_the_page_trains_on_a_device_that_mixes_with_no_other(sett
     assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "here"), rel=1e-5)
 
 
-def test_the_recipe_of_the_page_is_found_without_installation(settings, tmp_path):
+def test_the_recipe_of_the_page_is_discovered_without_installation(settings, tmp_path):
     (alone := tmp_path / "alone").mkdir()
     for name in ("bigram.py", "bigram_model.py"):
         (alone / name).write_text((tmp_path / name).read_text().replace('"bigram"', '"bigram:RECIPE"'))

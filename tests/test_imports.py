@@ -191,7 +191,7 @@ DEVICE_PLACES = r"dist/.*|nn/(cpu|cuda)/.*|nn/initialise\.py|launch/.*|training/
 DEVICE_PLACES += r"|sweep/memory\.py"
 
 
-def test_devices_are_told_apart_in_few_places() -> None:
+def test_devices_are_distinguished_in_few_places() -> None:
     """Everything else asks these what it wants to know, so that a new kind of device is taught in one place."""
     found = {
         path.relative_to(SOURCE).as_posix()

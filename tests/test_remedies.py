@@ -482,7 +482,9 @@ def test_an_export_that_cannot_come_back_is_one_of_ours_as_advised(
         data.must(*f"train bert/tiny {BERT} {QUICK} {SHARDS} init_from={tmp_path}/ours --out {tmp_path}/on".split())
 
 
-def test_a_machine_without_a_compiler_is_told_how_to_say_nothing(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_warning_names_the_setting_that_silences_it(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", "/nowhere/c++")
     monkeypatch.setenv("CC", "/nowhere/cc")
     command = f"train bert/tiny {BERT} {QUICK} {SHARDS} --device cpu"

@@ -53,7 +53,7 @@ def test_inputs_are_left_alone():
         assert np.array_equal(keys, KEYS)
 
 
-def test_uniform_lies_in_the_unit_interval_and_is_flat():
+def test_uniform_is_in_the_unit_interval_and_flat():
     drawn = rng.uniform(KEYS, 128)
     assert drawn.dtype == np.float64
     assert drawn.min() >= 0

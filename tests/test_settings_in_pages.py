@@ -63,7 +63,7 @@ def test_what_pages_name_exists(page: str) -> None:
     assert [wrong for name in names if (wrong := problem(name))] == []
 
 
-def test_what_does_not_exist_is_found() -> None:
+def test_names_that_do_not_exist_are_detected() -> None:
     for name in ("optimizer.lr", "--nope", "bert/nope", "pretrainkit.tasks.task.Nope"):
         assert problem(name), name
     for name in ("optimizer.peak_lr=1", "--out", "bert/tiny", "pretrainkit.tasks.task.Task", "config.json"):

@@ -29,7 +29,7 @@ def test_every_page_is_in_the_navigation_and_everything_public_is_documented(sit
     assert "pretrainkit.train" in (tmp_path / "reference/api/pretrainkit.md").read_text("utf-8")
 
 
-def test_names_without_documentation_are_found(site):
+def test_names_without_documentation_are_detected(site):
     class Documented:
         """A class."""
 

@@ -104,7 +104,7 @@ def test_one_document_cannot_be_held_out(cli, font, tmp_path):
         (["CORPUS", "--split", "test", "--renderer", "FONT", "--out", "x"], "leave out --split"),
     ],
 )
-def test_what_cannot_be_done_is_said(cli, corpus, font, tmp_path, monkeypatch, words, told):
+def test_impossible_requests_are_refused(cli, corpus, font, tmp_path, monkeypatch, words, told):
     monkeypatch.chdir(tmp_path)
     result = cli("render", *[{"CORPUS": str(corpus), "FONT": str(font)}.get(word, word) for word in words])
     assert result.code == 2

@@ -87,7 +87,7 @@ def test_what_no_field_takes_is_refused(asked, words, said):
     assert got == []
 
 
-def test_help_is_the_text_under_the_field_in_the_order_asked_for(asked):
+def test_help_is_the_text_under_the_field_in_the_given_order(asked):
     text = " ".join(asked("--help")[0].output.split())
     found = [
         text.index(part) for part in ("soup: thin. stew: thick.", "Say it.", "continues", "SPICE", "left out: who")

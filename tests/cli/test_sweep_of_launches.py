@@ -46,7 +46,7 @@ def test_the_words_of_the_advice_are_a_sweep():
     assert len(sweep_settings([re.search(r"--sweep (\S+)", advice)[1]])) == 2
 
 
-def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):
+def test_a_folder_of_runs_means_all_of_them(tmp_path):
     for name in ("b", "a"):
         LaunchFolder(tmp_path / name).add(LAUNCH)
     assert [folder.run.name for folder in launched_runs(tmp_path)] == ["a", "b"]

@@ -27,7 +27,7 @@ def test_other_numbers_and_settings_stay() -> None:
     assert expanded(line) == line
 
 
-def test_an_interrupt_says_how_to_go_on(tmp_path, capfd) -> None:
+def test_an_interrupt_prints_how_to_resume(tmp_path, capfd) -> None:
     words = ["sweep", "glue", "--from", str(tmp_path), "--tasks", "rte", "--seeds", "1", "--out", str(tmp_path / "out")]
     interrupted = mock.patch.object(Worker, "run", side_effect=KeyboardInterrupt)
     with interrupted, mock.patch.object(sys, "argv", ["pretrainkit", *words]), pytest.raises(SystemExit) as end:

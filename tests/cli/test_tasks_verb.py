@@ -145,7 +145,7 @@ def test_what_a_run_would_make_of_text_is_shown(cli, module):
     assert f"tokens of an epoch    {inputs:,} of inputs, {targets:,} of targets" in checked
 
 
-def test_a_cache_is_made_found_and_kept(cli, module, tmp_path):
+def test_a_cache_is_written_used_and_kept(cli, module, tmp_path):
     command = ("tasks", "cache", "both", "--out", tmp_path / "caches", "--module", module, "--num-shards", "2")
     result = cli(*command, "--workers", "2")
     assert result.code == 0, result.err

@@ -46,7 +46,7 @@ class Catalog:
         return ToyRun
 
 
-def test_override_wins_and_says_so():
+def test_override_wins_and_is_reported():
     resolved = resolve("toy/small", ["optimizer.peak_lr=1e-4", "parallel.compile=on"], Catalog())
     assert resolved.config.optimizer.peak_lr == 1e-4
     assert resolved.config.parallel.compile == "on"  # not YAML 1.1's True

@@ -249,7 +249,7 @@ def test_a_learning_rate_that_the_user_wrote_stays(tmp_path) -> None:
     assert pk.load_config("bert/tiny", ["optimizer.name=lion", "optimizer.peak_lr=0.1"]).optimizer.peak_lr == 0.1
 
 
-def test_an_adjusted_value_is_never_one_that_is_refused() -> None:
+def test_an_adjusted_value_is_never_refused() -> None:
     (problem,) = pk.load_config("bert/tiny", ["model.max_positions=4"]).problems()
     assert "model.max_positions 4" in problem
 

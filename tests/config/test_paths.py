@@ -67,7 +67,7 @@ def test_addresses_and_names_of_a_hub_stay(value) -> None:
     assert absolute_paths(config) is config
 
 
-def test_paths_that_moved_together_with_a_run_are_found(here) -> None:
+def test_paths_that_moved_together_with_a_run_are_resolved(here) -> None:
     (here / "there/data").mkdir(parents=True)
     (here / "there/data/part-00.tar").touch()
     before = "/gone/project/runs/first"

@@ -251,7 +251,7 @@ def test_a_word_of_another_tool_is_answered_with_what_to_write(source: str, word
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "t5/base", "t5-base", "bert/tny"])
-def test_the_name_of_a_preset_that_is_not_there_is_answered_with_one_that_is(name: str) -> None:
+def test_an_unknown_preset_is_refused_with_existing_ones(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         pk.load_config(name)
     near = str(caught.value).partition("did you mean ")[2].partition("?")[0].split(" or ")
@@ -259,7 +259,7 @@ def test_the_name_of_a_preset_that_is_not_there_is_answered_with_one_that_is(nam
         pk.load_config(one)
 
 
-def test_a_place_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_missing_place_is_reported(tmp_path: Path) -> None:
     from pretrainkit.api import import_model
     from pretrainkit.errors import DataError
 

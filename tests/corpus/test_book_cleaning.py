@@ -20,7 +20,7 @@ PLAIN = "A well-\nknown man.\nHe was 12\n12\nyears old, in\n  - iv -\nthe year 1
         ({"strip_licence": True}, PLAIN),
     ],
 )
-def test_only_what_is_asked_for_goes(chosen, text):
+def test_only_the_selected_parts_are_removed(chosen, text):
     assert BookCleaning(**chosen).clean(PLAIN) == text
 
 

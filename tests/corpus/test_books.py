@@ -24,7 +24,7 @@ def test_book_lines_are_trimmed_of_unicode_white_space():
     assert book_text("") == ""
 
 
-def test_the_title_of_an_article_goes_and_a_title_alone_gives_an_empty_text(tmp_path):
+def test_the_title_of_an_article_is_dropped_and_a_title_alone_gives_an_empty_text(tmp_path):
     """Acceptance fact 3."""
     raw = 'before\n<doc id="1">\n\nTitle\n\n  Text \r\nmore\n</doc>\nbetween\n<doc id="2">\nOnly title\n</doc>\n'
     assert articles(tmp_path, raw) == ["  Text \nmore", ""]

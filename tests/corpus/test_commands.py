@@ -261,7 +261,7 @@ def test_help_is_there_and_imports_nothing_heavy():
     assert "--num-shards" in done.stdout
 
 
-def test_an_interrupt_says_how_to_go_on(tmp_path, run, monkeypatch):
+def test_an_interrupt_prints_how_to_resume(tmp_path, run, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 

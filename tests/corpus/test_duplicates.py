@@ -118,7 +118,7 @@ def test_documents_of_no_words_are_alike_and_settings_are_checked():
         MinHash(num_bands=0)
 
 
-def test_the_share_of_found_pairs_is_that_of_the_formula():
+def test_the_share_of_detected_pairs_follows_the_formula():
     minhash, found = MinHash(run_words=1), 0
     for seed in range(60):
         own, other = words(seed, 300), words(seed + 1000, 75)

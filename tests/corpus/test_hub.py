@@ -104,7 +104,7 @@ def test_a_break_leaves_neither_duplicates_nor_holes_and_nothing_is_streamed_aga
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "undisturbed")
 
 
-def test_a_killed_process_goes_on_and_gives_the_same_bytes(tmp_path):
+def test_a_killed_process_resumes_and_gives_the_same_bytes(tmp_path):
     make_set(tmp_path / "set", "jsonl")
     code = (
         "import os, signal, sys; from pretrainkit.corpus import hub\n"
@@ -165,7 +165,7 @@ def test_a_changed_set_is_noticed(tmp_path):
         pass
 
 
-def test_a_set_of_the_hub_is_pinned_to_a_commit_and_not_asked_for_again(tmp_path, monkeypatch):
+def test_a_set_of_the_hub_is_pinned_to_a_commit_and_not_requested_again(tmp_path, monkeypatch):
     rows = [{"text": f"text {index}", "id": index} for index in range(40)]
     asked = stand_in(monkeypatch, {("some/set", "en"): rows})
     arguments = ["hub", "some/set", "--config", "en", "--revision", "v2", "--out", str(tmp_path / "out")]
@@ -189,7 +189,7 @@ def test_a_set_of_the_hub_is_pinned_to_a_commit_and_not_asked_for_again(tmp_path
     assert "other settings" in str(other.exception)
 
 
-def test_an_attempt_goes_on_with_the_commit_that_it_began_with(tmp_path, monkeypatch):
+def test_an_attempt_continues_with_the_commit_that_it_began_with(tmp_path, monkeypatch):
     asked = stand_in(monkeypatch, {("some/set", None): [{"text": f"text {index} " * 9} for index in range(300)]})
     request, original, seen = HubRequest(name="some/set"), hub._record, []
 

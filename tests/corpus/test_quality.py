@@ -27,11 +27,11 @@ PROSE = "\n".join(f"{GOOD} Number {index} of them is here." for index in range(8
         ((GOOD + "\n") * 8, "too_many_repeated_lines"),
     ],
 )
-def test_a_document_goes_for_the_rule_that_it_breaks(text, problem):
+def test_a_document_is_dropped_by_the_rule_that_it_breaks(text, problem):
     assert Quality().problem(text) == problem
 
 
-def test_english_stop_words_count_only_where_they_are_asked_for():
+def test_english_stop_words_count_only_if_requested():
     text = "lorem ipsum dolor sit amet " * 20
     assert Quality(max_duplicate_line_share=1.0).problem(text) is None
     assert Quality(min_stop_words=2).problem(text) == "too_few_stop_words"

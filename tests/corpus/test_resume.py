@@ -118,7 +118,7 @@ def all_bytes(folder):
     ("shards", shards, "scatter", 1, 2), ("shards", shards, "gather_shard", 1, 3),
     ("words", words, "count_group", 2, 1), ("words", words, "write_table", 0, 1),
 ])  # fmt: skip
-def test_a_killed_stage_goes_on_where_it_was(tmp_path, raw, monkeypatch, stage, module, name, after, left):
+def test_a_killed_stage_resumes_where_it_was(tmp_path, raw, monkeypatch, stage, module, name, after, left):
     work(stage, raw, tmp_path / "whole")
     out = tmp_path / "out"
     killed_before(monkeypatch, module, name, after, lambda: work(stage, raw, out))
@@ -142,7 +142,7 @@ EARLIER = {
 """What each stage calls, in this order."""
 
 
-def test_work_that_changed_meanwhile_is_done_anew(tmp_path, raw, monkeypatch):
+def test_work_that_changed_meanwhile_is_repeated(tmp_path, raw, monkeypatch):
     """A list of duplicates depends on all files: where one has changed, no group may be taken over."""
     changed = tmp_path / "raw"
     changed.mkdir()

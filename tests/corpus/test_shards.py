@@ -281,7 +281,7 @@ def test_an_input_without_documents_leaves_nothing_behind(tmp_path):
     assert "--text-key" in str(caught.value)
 
 
-def test_a_corpus_with_nothing_left_to_train_on_says_how_to_mend_it(tmp_path):
+def test_a_corpus_with_nothing_left_to_train_on_is_refused_with_a_fix(tmp_path):
     with pytest.raises(DataError, match="left to train on"):
         build_corpus(make_input(tmp_path / "in", 1, 5), tmp_path / "out", BuildSettings(heldout=0.999))
 

@@ -4,7 +4,7 @@ from pretrainkit.corpus.stats import corpus_stats
 from pretrainkit.files.sources import find_sources
 
 
-def test_statistics_of_a_hand_made_corpus(tmp_path):
+def test_statistics_of_a_handwritten_corpus(tmp_path):
     documents = [("a b c", "X"), ("a b c", "X"), ("é\u00a0é", "Y"), ("", "Y")]
     lines = [json.dumps({"text": text, "meta": {"dataset": name}}) for text, name in documents]
     (tmp_path / "x.jsonl").write_text("\n".join([*lines, "[]"]))

@@ -7,7 +7,7 @@ from pretrainkit.data.aligned_crops import CropConfig, centre_square, draw_part,
 from pretrainkit.errors import DataError
 
 
-def test_drawn_parts_lie_inside_and_have_the_asked_area() -> None:
+def test_drawn_parts_are_inside_and_have_the_configured_area() -> None:
     generator = np.random.default_rng(0)
     crop = CropConfig(scale=(0.5, 0.9), flip=0.25)
     parts = [draw_part(crop, 60, 80, generator) for _ in range(400)]

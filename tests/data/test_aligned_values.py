@@ -37,7 +37,7 @@ def test_maps_keep_all_their_bits():
     np.testing.assert_array_equal(read_map(stored.getvalue(), "stored"), values)
 
 
-def test_what_is_no_map_is_told():
+def test_a_file_that_is_not_a_map_is_refused():
     stored = io.BytesIO()
     np.save(stored, np.zeros(3))
     with pytest.raises(DataError, match=r"has the shape \(3,\)"):

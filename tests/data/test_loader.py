@@ -93,7 +93,7 @@ def test_any_ranks_and_microbatches_give_the_same_global_batch(mode, weights, wo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_steps_may_be_asked_in_any_order(mode):
+def test_steps_may_be_requested_in_any_order(mode):
     loader = make(mode=mode)
     steps = [*np.random.default_rng(0).permutation(40).tolist(), 100_000, 3]
     loader._block_steps = 3  # many blocks, so that the kept ones are replaced
@@ -152,7 +152,7 @@ def test_what_is_no_state_is_refused(state):
         make().check_state(state)
 
 
-def test_a_run_that_goes_on_counting_reads_the_data_from_its_start():
+def test_a_run_that_continues_the_count_reads_the_data_from_its_start():
     plain, later = make(), make(first_step=100)
     for step in (0, 1, 7):
         assert_same(later.global_batch(100 + step), plain.global_batch(step))

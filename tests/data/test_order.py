@@ -81,7 +81,7 @@ def test_weighted_lanes_give_each_component_whole_rows():
     is_weighted=st.booleans(),
     data=st.data(),
 )
-def test_a_position_does_not_care_what_else_is_asked(sizes, mode, is_weighted, data):
+def test_a_position_does_not_depend_on_the_other_requests(sizes, mode, is_weighted, data):
     order = make(sizes, mode, weights=[2, 1, 1][: len(sizes)] if is_weighted else None)
     positions = np.array(data.draw(st.lists(st.integers(0, 10 * sum(sizes)), min_size=1, max_size=40)))
     together = order.records(positions)

@@ -39,7 +39,7 @@ def test_huge_domains_stay_within_bounds_without_collisions(size):
 
 
 @given(size=st.sampled_from([2, 10, 1000, 1500, 40_000]), data=st.data())
-def test_an_index_does_not_care_what_else_is_asked(size, data):
+def test_an_index_does_not_depend_on_the_other_requests(size, data):
     index = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=50)))
     keys = KEYS[np.array(data.draw(st.lists(st.integers(0, 5), min_size=len(index), max_size=len(index))))]
     together = permute(index, size, keys)

@@ -94,7 +94,7 @@ def test_reading_behind_the_end_is_an_error(tmp_path):
         TarReader([path]).read(0, path.stat().st_size - 5, 10)
 
 
-def test_a_table_is_made_once_until_its_archive_or_settings_change(tmp_path):
+def test_a_table_is_built_once_until_its_archive_or_settings_change(tmp_path):
     path = write_tar(tmp_path / "a.tar", {"a": b"1"})
     made = []
 
@@ -126,7 +126,7 @@ def test_long_indexing_says_how_far_it_is(tmp_path, caplog):
     assert [f"{number} of 3 archives" in line for number, line in enumerate(index(0), 1)] == [True] * 3
 
 
-def test_a_table_goes_to_the_cache_where_the_folder_of_the_archive_is_not_writable(tmp_path, monkeypatch):
+def test_a_table_is_written_to_the_cache_if_the_folder_of_the_archive_is_not_writable(tmp_path, monkeypatch):
     path = write_tar(tmp_path / "a.tar", {"a": b"1"})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     open_file = open
@@ -144,7 +144,7 @@ def test_a_table_goes_to_the_cache_where_the_folder_of_the_archive_is_not_writab
     assert len(list((tmp_path / "cache").rglob("*.index"))) == 1
 
 
-def test_braces_stand_for_numbers_and_choices():
+def test_braces_expand_to_numbers_and_choices():
     assert expand_braces("a.tar") == ["a.tar"]
     assert expand_braces("a-{08..11}.tar") == ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]
     assert expand_braces("{x,y}/{0..1}.tar") == ["x/0.tar", "x/1.tar", "y/0.tar", "y/1.tar"]

@@ -76,7 +76,7 @@ def test_nothing_is_lost(sizes, kind):
 
 
 @given(sizes=SIZES, kind=st.sampled_from(KINDS), steps=st.lists(st.integers(0, 5000), min_size=1, max_size=8))
-def test_a_step_does_not_care_what_else_is_asked(sizes, kind, steps):
+def test_a_step_does_not_depend_on_the_other_requests(sizes, kind, steps):
     order = make(sizes, kind)
     together = order.records((np.array(steps)[:, None] * 6 + np.arange(6)).ravel())
     for number, step in enumerate(steps):

@@ -39,14 +39,14 @@ def until_killed(training, monkeypatch, tmp_path):
     return walk._train_until_killed(["train"], tmp_path, kill_after_step=6)
 
 
-def test_a_slow_training_is_waited_for_while_it_goes_on(tmp_path, monkeypatch):
+def test_a_slow_training_is_waited_for_while_it_makes_progress(tmp_path, monkeypatch):
     training = Training(last=9)
     assert max(until_killed(training, monkeypatch, tmp_path)) == 6
     assert training.was_killed
     assert training.now > 2 * walk.STEP_TIMEOUT_SECONDS
 
 
-def test_a_training_that_stands_still_ends_the_demo(tmp_path, monkeypatch):
+def test_a_training_without_progress_ends_the_demo(tmp_path, monkeypatch):
     training = Training(last=3)
     with pytest.raises(RunError, match="made no progress after step 3 for 600 seconds"):
         until_killed(training, monkeypatch, tmp_path)

@@ -104,7 +104,7 @@ def test_one_process_leaves_the_model_plain() -> None:
         pass
 
 
-def test_blocks_are_compiled_in_place_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_compiled_in_place_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
     monkeypatch.setattr(parallelize_module.shutil, "which", lambda name: f"/usr/bin/{name}")

@@ -80,7 +80,7 @@ def test_the_last_evaluation_decides_about_the_last_checkpoint(tmp_path: Path) -
     ]
 
 
-def test_a_run_ends_when_its_metric_gets_no_better_and_says_so(tmp_path: Path) -> None:
+def test_a_run_ends_when_its_metric_gets_no_better_and_reports_why(tmp_path: Path) -> None:
     run = tmp_path / "run"
     stop = ("evaluate.early_stopping.metric=score", "evaluate.early_stopping.mode=max")
     metrics = pk.train(config_of(*stop), run)
@@ -103,14 +103,14 @@ def test_a_run_ends_when_its_metric_gets_no_better_and_says_so(tmp_path: Path) -
     assert steps_of(run) == [16]
 
 
-def test_more_patience_lets_an_ended_run_go_on(tmp_path: Path) -> None:
+def test_more_patience_lets_an_ended_run_continue(tmp_path: Path) -> None:
     run = tmp_path / "run"
     pk.train(config_of("evaluate.early_stopping.metric=score", "evaluate.early_stopping.mode=max"), run)
     pk.resume(run, ["evaluate.early_stopping.patience=9"])
     assert steps_of(run) == [16]
 
 
-def test_it_is_evaluated_before_training_where_asked(tmp_path: Path) -> None:
+def test_it_is_evaluated_before_training_if_configured(tmp_path: Path) -> None:
     pk.train(config_of("num_steps=2", "evaluate.before_training=true"), tmp_path / "run")
     assert [(line["step"], line["score"]) for line in lines_of(tmp_path / "run", "eval.jsonl")] == [(0, 0.0), (2, 0.3)]
 

@@ -149,7 +149,7 @@ def test_folders_that_datasets_saved_are_read_by_split(made, caplog):
     assert str(made / "saved/train") in str(error.value)
 
 
-def test_a_configuration_or_a_split_that_lacks_is_said(monkeypatch):
+def test_a_missing_configuration_or_split_is_reported(monkeypatch):
     class Builder:
         def __init__(self, name, config, revision):
             self.config = self

@@ -60,7 +60,9 @@ def test_the_command_of_a_plan_that_fits_gives_the_same_run(
     assert losses(tmp_path / "fitted") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
 
 
-def test_what_cannot_be_fitted_says_so(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_cannot_be_fitted_are_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = ("--out", tmp_path / "run")
     message = refused(*words, "parallel.fit=auto", "data.microbatch_tokens=96", *out)
     advice = followed(message, "training/run.py: parallel.fit=auto and data.microbatch_tokens")

@@ -164,7 +164,7 @@ def test_of_a_torn_checkpoint_the_one_before_is_used_with_a_warning(
 
 @pytest.mark.parametrize("name", ["meta.json", "*.safetensors"])
 @pytest.mark.parametrize("place", [0.0, 0.001, 0.02, 0.3, 0.6, 0.999])
-def test_a_changed_byte_anywhere_in_a_checkpoint_is_found(
+def test_a_changed_byte_anywhere_in_a_checkpoint_is_detected(
     finished: Path, tmp_path: Path, name: str, place: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Length, header and tensors of the weights; settings, checksums and the last line of meta.json."""
@@ -255,7 +255,7 @@ def test_dropout_may_change_on_the_way(finished: Path, tmp_path: Path) -> None:
     assert losses(run)[8:] != losses(finished)[8:]
 
 
-def test_a_run_on_relative_paths_goes_on_from_anywhere(
+def test_a_run_on_relative_paths_resumes_from_any_folder(
     settings: list[str], tokens: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tokens.parent)
@@ -270,7 +270,7 @@ def test_a_run_on_relative_paths_goes_on_from_anywhere(
     assert "loss" in succeed("evaluate", "../run")
 
 
-def test_a_run_goes_on_when_its_data_was_moved(tokens: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_when_its_data_was_moved(tokens: Path, finished: Path, tmp_path: Path) -> None:
     run = copy_until(finished, 8, tmp_path / "run")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace(str(tokens), str(tmp_path / "gone")))
@@ -280,7 +280,7 @@ def test_a_run_goes_on_when_its_data_was_moved(tokens: Path, finished: Path, tmp
     assert_same_ending(run, finished)
 
 
-def test_resume_longer_goes_on(settings: list[str], tmp_path: Path) -> None:
+def test_resume_with_more_steps_continues(settings: list[str], tmp_path: Path) -> None:
     constant = [*settings, "schedule.name=constant"]
     succeed("train", *constant, "--out", tmp_path / "short")
     succeed("resume", tmp_path / "short", "num_steps=16")
@@ -368,7 +368,7 @@ def test_every_way_to_train_resumes_exactly(settings: list[str], tmp_path: Path,
     assert_same_ending(run, tmp_path / "whole")
 
 
-def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
+def test_two_ranks_learn_as_one_and_one_resumes_where_two_stopped(
     settings: list[str], finished_without_dropout: Path, tmp_path: Path
 ) -> None:
     expected = losses(finished_without_dropout)
@@ -388,7 +388,7 @@ def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
     ("num_ranks", "layout"),
     [(2, ["parallel.strategy=fsdp2"]), (4, ["parallel.strategy=hsdp", "parallel.shard_ranks=2"])],
 )
-def test_ranks_with_a_sharded_model_go_on_where_one_stopped(
+def test_ranks_with_a_sharded_model_resume_where_one_stopped(
     settings: list[str], finished_without_dropout: Path, tmp_path: Path, num_ranks: int, layout: list[str]
 ) -> None:
     run = copy_until(finished_without_dropout, 4, tmp_path / "run")

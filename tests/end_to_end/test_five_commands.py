@@ -61,7 +61,7 @@ def test_evaluate_gives_what_training_gave_at_its_end(finished: Path) -> None:
     assert again == {name: recorded[name] for name in again}
 
 
-def test_the_average_of_the_weights_is_evaluated_and_exported_when_asked(
+def test_the_average_of_the_weights_is_evaluated_and_exported_if_requested(
     finished: Path, finished_without_dropout: Path, exports: dict[str, Path], tmp_path: Path
 ) -> None:
     recorded = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
@@ -251,7 +251,7 @@ def test_generate_answers_from_runs_and_exports_alike(finished: Path, exports: d
 
 
 @pytest.mark.parametrize("fault", ["larger", "sentencepiece.model alone"])
-def test_a_tokenizer_that_is_not_the_models_is_refused_where_text_is_asked_for(
+def test_a_tokenizer_of_another_model_is_refused_for_text(
     exports: dict[str, Path], made: Path, fault: str, tmp_path: Path
 ) -> None:
     good, broken, ours, fixed = exports["huggingface"], tmp_path / "broken", tmp_path / "ours", tmp_path / "fixed"

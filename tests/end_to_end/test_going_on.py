@@ -25,7 +25,7 @@ def going_on(settings: list[str], finished: Path) -> list[str]:
     return [*settings, "ema_decay=0.9", f"init_from={finished}", "init.restore=all"]
 
 
-def test_fact_40_steps_go_on_counting_and_so_does_the_learning_rate(
+def test_fact_40_extra_steps_continue_the_count_and_the_learning_rate(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
     rate = ("schedule.name=factors", "schedule.factors=constant * rsqrt_decay", "schedule.num_warmup_steps=4")
@@ -55,7 +55,7 @@ def test_with_the_same_data_it_is_the_run_that_never_ended(settings: list[str], 
     assert lines(other)[-1]["loss"] == lines(longer)[-1]["loss"]
 
 
-def test_data_begins_at_its_start_and_a_stopped_run_goes_on_exactly(
+def test_data_begins_at_its_start_and_a_stopped_run_resumes_exactly(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
     words = [*going_on(settings, finished), "data.batch_size=4", "checkpoint.every_steps=2"]
@@ -153,7 +153,7 @@ def test_the_state_of_another_optimizer_is_refused_and_its_weights_are_a_start(
     succeed("train", *words, re.search(r"init\.restore=\w+", message.partition("\n")[2])[0])
 
 
-def test_an_optimizer_without_state_goes_on(settings: list[str], tmp_path: Path) -> None:
+def test_an_optimizer_without_state_resumes(settings: list[str], tmp_path: Path) -> None:
     run, plain = (
         tmp_path / "run",
         "optimizer.name=sgd optimizer.momentum=0 optimizer.beta2=0.999 optimizer.epsilon=1e-6",

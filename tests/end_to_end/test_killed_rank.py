@@ -18,7 +18,7 @@ MOST_SECONDS = 30
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_or_hangs_is_told_of_and_all_start_again_with_the_same_losses(
+def test_a_rank_that_is_killed_or_hangs_is_reported_and_all_start_again_with_the_same_losses(
     settings: list[str],
     finished_without_dropout: Path,
     tmp_path: Path,

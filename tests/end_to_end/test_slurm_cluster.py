@@ -91,7 +91,7 @@ def test_what_ends_a_job_early_changes_nothing(
     assert metric_lines(run) == undisturbed
 
 
-def test_a_run_that_is_longer_than_its_time_limit_goes_on_exactly(
+def test_a_run_that_is_longer_than_its_time_limit_resumes_exactly(
     cluster: Path, settings: list[str], tmp_path: Path
 ) -> None:
     run, steps = tmp_path / "run", ("num_steps=3000", "checkpoint.every_steps=1000", "evaluate.every_steps=5000")
@@ -107,7 +107,7 @@ def test_a_run_that_is_longer_than_its_time_limit_goes_on_exactly(
     assert metric_lines(run) == expected
 
 
-def test_runs_of_a_sweep_are_an_array_and_go_on_one_by_one(cluster: Path, settings: list[str], tmp_path: Path) -> None:
+def test_runs_of_a_sweep_are_an_array_and_resume_one_by_one(cluster: Path, settings: list[str], tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     words = ("--launch", "slurm", "--slurm", "time=30", "--sweep", "seed=0,1,2")
     told = succeed("train", *settings, *LONG, "--out", sweep, *words)

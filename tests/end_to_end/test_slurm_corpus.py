@@ -60,7 +60,7 @@ def test_dedup_and_shuffle_give_the_same_bytes(cluster: Path, raw: Path, tmp_pat
     assert all_bytes(tmp_path / "here")
 
 
-def test_a_killed_command_goes_on(cluster: Path, raw: Path, tmp_path: Path) -> None:
+def test_a_killed_command_resumes(cluster: Path, raw: Path, tmp_path: Path) -> None:
     words = ("shuffle", raw, "--num-shards", "2", "--out")
     subprocess.run(command(*words, tmp_path / "whole"), check=True, timeout=300)
     out = tmp_path / "killed"

@@ -204,7 +204,7 @@ def test_a_recipe_of_ones_own_learns_alike_in_microbatches(preset: str, size: in
         assert [line[name] for line in parts] == pytest.approx([line[name] for line in whole], rel=1e-4)
 
 
-def test_what_a_recipe_cannot_do_is_said(tmp_path: Path) -> None:
+def test_a_capability_that_a_recipe_lacks_is_reported(tmp_path: Path) -> None:
     run = tmp_path / "run"
     succeed("train", SORTING, "--out", run)
     message = refused("export", run, "--out", tmp_path / "export")
@@ -213,7 +213,7 @@ def test_what_a_recipe_cannot_do_is_said(tmp_path: Path) -> None:
     assert pk.load_model(tmp_path / "export").state_dict().keys() == pk.load_model(run).state_dict().keys()
 
 
-def test_a_recipe_is_found_as_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_is_discovered_as_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sixth").mkdir()
     (tmp_path / "sixth" / "__init__.py").write_text("")
     (tmp_path / "sixth" / "recipe.py").write_text(
@@ -224,7 +224,7 @@ def test_a_recipe_is_found_as_a_new_folder(tmp_path: Path, monkeypatch: pytest.M
     check_that_the_sixth_recipe_works(tmp_path)
 
 
-def test_a_recipe_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_is_discovered_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_package.py").write_text(
         "from support.sixth_recipe import Sorting, Toy\n"
         "RECIPE = Toy('sixth', 'Ranks of numbers, in a folder.', Sorting, 6)\n"

@@ -334,7 +334,7 @@ def test_a_run_that_ended_before_it_was_recorded_is_started_again(settings: list
     succeed("train", *short)
 
 
-def test_a_disk_too_small_for_any_checkpoint_is_told_before_the_first_step(
+def test_a_disk_too_small_for_any_checkpoint_is_reported_before_the_first_step(
     settings: list[str], empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage:
@@ -379,7 +379,7 @@ def test_the_records_named_are_those_of_the_step(settings: list[str], tmp_path: 
     assert [index for _, _, index in content["records"]] == records.index.tolist()
 
 
-def test_with_max_skipped_steps_a_poisoned_step_is_left_out_and_the_run_goes_on(
+def test_with_max_skipped_steps_a_poisoned_step_is_skipped_and_the_run_continues(
     settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pretrainkit.recipes.bert.objective import BertObjective

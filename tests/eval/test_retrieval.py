@@ -104,7 +104,7 @@ def test_fact_39_the_size_of_the_chunks_changes_nothing(monkeypatch):
         assert [r.tolist() for r in (ranks(images, texts), ranks(texts, images))] == [r.tolist() for r in whole]
 
 
-def test_no_array_of_all_pairs_is_made():
+def test_no_array_of_all_pairs_is_allocated():
     images, texts = toy_set(3, 600, most=2)
     peak = 0
 
@@ -147,7 +147,7 @@ def test_queries_without_a_match_do_not_count_but_are_in_the_way():
     assert ranks(texts, images).tolist() == [0]
 
 
-def test_nothing_to_retrieve_is_said():
+def test_having_nothing_to_retrieve_is_refused():
     rows = Rows(torch.ones(2, 3), np.array([0, 1]))
     with pytest.raises(DataError, match="no image has a caption"):
         retrieval(rows, Rows(torch.ones(2, 3), np.array([5, 6])))

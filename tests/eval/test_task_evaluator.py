@@ -109,7 +109,7 @@ def test_metrics_get_scores_of_the_targets_or_of_the_answers_as_they_ask():
     assert found["parity/confidence"] == pytest.approx(-np.mean([len(text) + 3 for text in said]))
 
 
-def test_a_model_is_only_asked_for_what_metrics_take():
+def test_a_model_computes_only_what_metrics_use():
     class Scorer(Knower):
         def predict(self, examples):
             raise AssertionError("nobody asked")
@@ -171,7 +171,7 @@ def test_ranks_get_equally_many_examples_and_together_give_the_same_numbers(tmp_
         assert (tmp_path / "1" / name).read_text() == (tmp_path / "3" / name).read_text()
 
 
-def test_what_the_model_said_is_written_in_the_order_of_the_data(tmp_path):
+def test_answers_of_the_model_are_written_in_the_order_of_the_data(tmp_path):
     evaluator = TaskEvaluator([task("my:parity")], "validation")
     evaluator.evaluate(Knower(), folder=tmp_path, tag="000012", num_written=4)
     lines = [json.loads(line) for line in (tmp_path / "my" / "parity-000012.jsonl").read_text().splitlines()]
@@ -187,7 +187,7 @@ def test_what_the_model_said_is_written_in_the_order_of_the_data(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_examples_are_made_once_for_all_evaluations():
+def test_examples_are_computed_once_for_all_evaluations():
     made = []
 
     def counted(example):
@@ -202,7 +202,7 @@ def test_examples_are_made_once_for_all_evaluations():
     assert len(made) == num_made
 
 
-def test_lengths_are_those_of_the_data_and_cuts_are_told(caplog):
+def test_lengths_are_those_of_the_data_and_cuts_are_reported(caplog):
     assert TaskEvaluator([task(number=6)], "validation").max_lengths == {"inputs": 17, "targets": 9}
     with caplog.at_level(logging.WARNING):
         evaluator = TaskEvaluator([task(number=6)], "validation", lengths={"inputs": 30, "targets": 4})
@@ -224,7 +224,7 @@ def test_tasks_without_metrics_or_without_the_split_are_passed_over(caplog):
     assert told[1] == "task plain has no metrics and is not evaluated"
 
 
-def test_metrics_with_a_key_in_common_are_refused_before_anything_is_asked():
+def test_metrics_with_a_common_key_are_refused_before_anything_is_computed():
     with pytest.raises(ConfigError, match="two metrics of task 'parity' return 'accuracy'"):
         TaskEvaluator([task(metrics=[accuracy, accuracy_too])], "validation")
 

@@ -39,7 +39,7 @@ def opened(kind: str, out: Path) -> AbstractContextManager[Path]:
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_what_a_killed_process_left_goes_with_the_next(kind: str, tmp_path: Path) -> None:
+def test_the_next_process_removes_the_rest_of_a_killed_one(kind: str, tmp_path: Path) -> None:
     out = tmp_path / "my [model].v1"
     kill(writer(kind, out))
     (left,) = tmp_path.iterdir()
@@ -54,7 +54,7 @@ def test_what_a_killed_process_left_goes_with_the_next(kind: str, tmp_path: Path
     assert set(tmp_path.iterdir()) == {out, a_file, *others}
 
 
-def test_what_a_process_left_that_was_killed_in_a_part_of_its_export_goes_too(tmp_path: Path) -> None:
+def test_the_rest_of_a_process_killed_in_a_part_of_its_export_is_also_removed(tmp_path: Path) -> None:
     left = [tmp_path / ".model-01234567", tmp_path / "..model-01234567-89abcdef"]
     for folder in left:
         (folder / "tokenizer").mkdir(parents=True)

@@ -155,7 +155,7 @@ def test_a_store_of_orbax_cannot_name_files_outside_of_its_folder(tmp_path, plac
             open_t5x(store)
 
 
-def test_without_tensorstore_the_install_line_is_told(monkeypatch):
+def test_without_tensorstore_the_install_command_is_printed(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[t5x\]'"):
         open_t5x(REFERENCES / "orbax" / "ocdbt")

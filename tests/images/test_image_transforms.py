@@ -111,7 +111,7 @@ def test_a_part_of_a_large_jpeg_is_the_part_drawn():
     scale=st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted).map(tuple),
     seed=st.integers(0, 1000),
 )
-def test_a_part_drawn_lies_inside_and_keeps_its_pixels_in_what_is_decoded(width, height, size, scale, seed):
+def test_a_drawn_part_is_inside_and_keeps_its_pixels_when_decoded_smaller(width, height, size, scale, seed):
     (window,) = compose([RandomResizeCrop(size=size, scale=scale)]).draw(width, height, rng(seed))
     assert isinstance(window, Window)
     assert window.width >= 1

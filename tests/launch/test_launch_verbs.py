@@ -69,7 +69,7 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
         say("cancel", run)
 
 
-def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_anywhere(
+def test_ranks_of_this_machine_resume_with_their_original_config_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
@@ -103,7 +103,7 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
     assert first[first.index("--out") + 1] == str(tmp_path / "run")
 
 
-def test_runs_that_lie_beside_each_other_are_no_sweep(tmp_path: Path) -> None:
+def test_neighbouring_runs_are_not_a_sweep(tmp_path: Path) -> None:
     for number, kind in enumerate(("slurm", "local")):
         LaunchFolder(tmp_path / str(number)).add(Launch(kind, (), (), job_ids=("1",)))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not a sweep"):

@@ -11,7 +11,7 @@ from pretrainkit.launch.rank import WORLD_SIZES, is_spare, lost_peer
 
 
 @pytest.mark.parametrize("words", ["Connection closed by peer", "Connection reset by peer", "Broken pipe"])
-def test_a_lost_rank_is_told_from_other_failures(words):
+def test_a_lost_rank_is_distinguished_from_other_failures(words):
     assert lost_peer(RuntimeError(f"[gloo/transport/tcp/pair.cc:553] {words} [127.0.0.1]:9637")) == words
     assert lost_peer(ValueError(words)) is None
     assert lost_peer(RuntimeError("shapes do not match")) is None
@@ -31,7 +31,7 @@ def test_ranks_that_batches_cannot_be_split_over_wait_until_the_others_finish(
     assert "rank 5 waits, because batches cannot be split over 6 ranks: 4 train" in capsys.readouterr().out
 
 
-def test_a_rank_writes_its_stacks_to_its_log_and_goes_on(tmp_path: Path) -> None:
+def test_a_rank_writes_its_stacks_to_its_log_and_continues(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(
         "import os, signal\n\ndef here():\n    os.kill(os.getpid(), signal.SIGQUIT)\n\nhere()\nprint('done')\n"
     )

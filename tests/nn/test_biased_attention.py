@@ -122,7 +122,7 @@ def differentiable_flex(q_BHQK, k_BHPK, v_BHPK, *, score_mod, block_mask, scale)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_flex_is_asked_for_the_formula_with_the_gradients_of_queries_keys_values_and_bias(monkeypatch, is_causal):
+def test_flex_computes_the_formula_and_the_gradients_of_queries_keys_values_and_bias(monkeypatch, is_causal):
     monkeypatch.setattr(on_cuda, "_flex_attention", lambda _: differentiable_flex)
     segment, is_prefix = packed_rows()
     bias = make_bias(is_bidirectional=not is_causal)

@@ -40,7 +40,7 @@ def trained(kind: str, precision: Precision, *, is_recomputed: bool = False) -> 
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_the_stream_is_narrow_where_asked_and_close_to_the_wide_one(kind):
+def test_the_stream_is_narrow_if_configured_and_close_to_the_wide_one(kind):
     wide, gradient = trained(kind, Precision(torch.get_default_device(), torch.float32, False, None))
     narrow = Precision(torch.get_default_device(), torch.bfloat16, False, None, has_narrow_residual=True)
     found, found_gradient = trained(kind, narrow)

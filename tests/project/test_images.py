@@ -160,12 +160,12 @@ def test_a_broken_image_of_a_set_is_left_out_by_packing(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["captions.csv", "captions.tsv", "captions.txt"])
-def test_tables_of_captions_are_found_by_their_columns(tmp_path, name):
+def test_tables_of_captions_are_recognized_by_their_columns(tmp_path, name):
     found = find_loose_pairs(str(put_captions(tmp_path / "photos", 3, name)))
     assert found.captions == {f"{n:03}.png": [pair_sets.caption(n)] * 2 for n in range(3)}
 
 
-def test_captions_are_found_in_json_lines_and_beside_the_images(tmp_path):
+def test_captions_are_read_from_json_lines_and_beside_the_images(tmp_path):
     photos = put_photos(tmp_path / "photos", 4)
     rows = [{"image": "000.png", "caption": ["one", "two"]}, {"image": "deep/001.png", "caption": "three"}]
     (photos / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

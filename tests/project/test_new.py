@@ -79,7 +79,7 @@ def test_text_becomes_a_report(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_command_goes_on_from_the_stages_that_are_finished_to_the_report(tmp_path):
+def test_one_command_continues_from_the_finished_stages_to_the_report(tmp_path):
     """As after a kill between two stages."""
     words = ["new", "bert", write_texts(tmp_path / "raw"), "--out", tmp_path / "made", "--hours", HOURS]
     assert "next: bash" in run_here([*map(str, words)]).out

@@ -66,14 +66,14 @@ def test_published_patch_counts_of_noto_sans(noto):
     assert renderer("word " * 1000).num_text_patches == 528
 
 
-def test_running_text_is_centred_by_its_ink_and_words_stand_on_a_baseline_as_in_the_original(noto):
+def test_running_text_is_centred_by_its_ink_and_words_are_on_a_baseline_as_in_the_original(noto):
     renderer = original(noto)
     assert ink_rows(renderer("xxx").pixel_values) == (4, 11)
     assert ink_rows(renderer(["xxx"]).pixel_values)[1] == 10
     assert np.flatnonzero((renderer("xxx").pixel_values[:, :16] < 255).any(axis=0))[0] == 2
 
 
-def test_all_texts_stand_on_one_baseline_by_default(noto):
+def test_all_texts_are_on_the_same_baseline_by_default(noto):
     renderer = Renderer(RendererConfig(font_file=noto))
     assert {ink_rows(renderer(text).pixel_values)[1] for text in ("xxx", "Axx", "H")} == {10}
     assert ink_rows(renderer(["xxx"]).pixel_values)[1] == 10
@@ -106,7 +106,7 @@ def test_fallback_fonts_give_what_the_main_font_lacks(fonts, noto):
     assert np.array_equal(renderer.columns("שלום"), alone.columns("שלום"))
 
 
-def test_colours_are_those_asked_for(latin_font):
+def test_colours_are_the_requested_ones(latin_font):
     renderer = Renderer(RendererConfig(font_file=latin_font, font_color="#0000ff", background_color="yellow", rgb=True))
     pixels = renderer("HI").pixel_values
     assert pixels.shape == (16, 8464, 3)
@@ -148,7 +148,7 @@ def test_glyphs_put_onto_a_line_at_once_are_as_if_drawn_one_after_another(glyphs
 
 @settings(max_examples=80)
 @given(glyphs=GLYPHS, seed=st.integers(0, 999), num_layers=st.integers(1, 3))
-def test_glyphs_of_a_layer_add_up_and_layers_lie_over_each_other(glyphs, seed, num_layers):
+def test_glyphs_of_a_layer_add_up_and_layers_cover_each_other(glyphs, seed, num_layers):
     rng, atlas, num_columns, P = np.random.default_rng(seed), GlyphAtlas(), 38, 16
     layers = np.sort(rng.integers(0, num_layers, len(glyphs))).astype(np.int32)
     slots, coverage = [], np.zeros((num_layers, num_columns, P), int)

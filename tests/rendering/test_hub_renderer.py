@@ -41,7 +41,7 @@ def cached(cache: Path, name: str, branch: str = "main") -> Path:
         ("datasets--team--rows", "renderer", "datasets/team/rows"),
     ],
 )
-def test_a_name_of_the_hub_is_the_renderer_that_lies_there(cache, renderer, change, folder, inside, name):
+def test_a_name_of_the_hub_opens_its_renderer(cache, renderer, change, folder, inside, name):
     stored = change(renderer, max_seq_length=40)
     save_renderer(stored, cached(cache, folder) / inside)
     opened = pretrainkit.open_renderer(name)
@@ -58,7 +58,7 @@ def test_a_published_folder_beside_weights_is_enough(cache, renderer, latin_font
     assert pretrainkit.open_renderer("team/pixel").config.parity
 
 
-def test_what_the_hub_does_not_give_is_said(cache):
+def test_a_missing_renderer_on_the_hub_is_reported(cache):
     with pytest.raises(DataError, match=r"team/pixel is not a local folder or font.*\n.*a network connection"):
         pretrainkit.open_renderer("team/pixel")
     cached(cache, "models--team--bert")
@@ -66,7 +66,7 @@ def test_what_the_hub_does_not_give_is_said(cache):
         pretrainkit.open_renderer("team/bert")
 
 
-def test_only_files_of_a_renderer_are_asked_for(monkeypatch, renderer, tmp_path):
+def test_only_files_of_a_renderer_are_requested(monkeypatch, renderer, tmp_path):
     asked: list[tuple[str, dict]] = []
 
     def snapshot(name, **settings):

@@ -89,7 +89,7 @@ def test_lines_put_together_from_words_are_the_lines_shaped_as_a_whole(noto, sam
     assert [line for line in lines if not np.array_equal(fast.columns(line), whole.columns(line))] == []
 
 
-def test_only_text_whose_words_stand_alone_is_put_together_from_words(latin_font):
+def test_only_text_of_independent_words_is_assembled_from_words(latin_font):
     words = pango(latin_font).engine._words
     assert words.line("three plain words") is not None
     for text in (

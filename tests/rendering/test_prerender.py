@@ -183,7 +183,7 @@ module.prerender(find_documents([corpus]), renderer, out, module.RenderSettings(
 """
 
 
-def test_a_killed_job_goes_on_without_duplicates_or_holes(corpus, latin_font, small, tmp_path):
+def test_a_killed_job_resumes_without_duplicates_or_holes(corpus, latin_font, small, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(corpus), latin_font, str(tmp_path / "out")],
         stdout=subprocess.PIPE,
@@ -208,7 +208,7 @@ def test_a_killed_job_goes_on_without_duplicates_or_holes(corpus, latin_font, sm
     assert not (tmp_path / "out/.work").exists()
 
 
-def test_a_job_that_died_while_files_got_their_names_goes_on(corpus, small, tmp_path, monkeypatch):
+def test_a_job_that_died_while_files_were_renamed_resumes(corpus, small, tmp_path, monkeypatch):
     settings = RenderSettings(shard_characters=3000)
     replace, num_left = os.replace, [2]
 

@@ -96,7 +96,7 @@ def test_after_a_break_nothing_comes_twice_and_nothing_is_missing(given, whole, 
     assert again == whole[1]
 
 
-def test_no_more_files_lie_on_the_disk_than_a_commit_has(given, monkeypatch, tmp_path):
+def test_at_most_the_files_of_one_commit_are_on_the_disk(given, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     most = 0
 
@@ -118,7 +118,7 @@ def test_a_finished_set_is_left_as_it_is(given, whole):
     assert sum(path.startswith("data/") for path in hub.sent) == num_data
 
 
-def test_a_file_that_is_gone_from_the_hub_is_made_again(given, whole):
+def test_a_file_that_was_deleted_on_the_hub_is_written_again(given, whole):
     hub = CountingHub()
     hub.stored = dict(whole[0].stored)
     del hub.stored["data/train-00002.parquet"]
@@ -140,7 +140,7 @@ def test_a_set_with_other_rows_is_refused(given, whole):
         push_rows(*given, foreign, SETTINGS, workers=1)
 
 
-def test_the_command_goes_on_with_what_a_server_has(given, whole, latin_font, tmp_path):
+def test_the_command_continues_with_the_files_of_a_server(given, whole, latin_font, tmp_path):
     """The records of an earlier attempt are read over HTTP."""
     pytest.importorskip("huggingface_hub")
     source = given[0]["train"].sources[0].address

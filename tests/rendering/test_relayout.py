@@ -59,7 +59,7 @@ def test_published_names_count_on_but_give_the_files_of_their_chunk(rendered, tm
     assert infos["splits"]["train"]["num_examples"] == len(rows)
 
 
-def test_publishing_goes_on_after_a_crash(rendered, tmp_path):
+def test_publishing_resumes_after_a_crash(rendered, tmp_path):
     files = published(rendered / "train", tmp_path / "set", chunk_rows=40)
     stamps = [path.stat().st_mtime_ns for path in files]
     content = files[1].read_bytes()
@@ -123,7 +123,7 @@ class MemoryHub(Hub):
             self.stored[path] = content if isinstance(content, bytes) else content.read_bytes()
 
 
-def test_an_upload_in_chunks_goes_on_where_it_stopped(rendered, monkeypatch):
+def test_an_upload_in_chunks_resumes_where_it_stopped(rendered, monkeypatch):
     monkeypatch.setattr(publishing, "FILES_PER_COMMIT", 2)
     hub = MemoryHub(fail_after=2)
     with pytest.raises(KeyboardInterrupt):

@@ -29,7 +29,7 @@ def test_a_text_does_not_depend_on_its_batch(renderer):
     assert np.array_equal(alone.patches_BLD[0], among.patches_BLD[0])
 
 
-def test_the_length_is_that_asked_for(renderer):
+def test_the_length_is_the_requested_one(renderer):
     assert render_batch(renderer, TEXTS, num_patches=60).patches_BLD.shape[1] == 60
     assert render_batch(renderer, TEXTS, multiple_of=64).patches_BLD.shape[1] == 64
     with pytest.raises(ValueError, match="max_seq_length of 3"):

@@ -46,7 +46,7 @@ def test_a_character_that_crosses_a_border_belongs_to_the_later_patch():
     assert patch_spans(backward, 0, 48, 0, 16) == [(1, 4), (0, 1), (0, 1)]
 
 
-def test_what_lies_past_the_canvas_is_in_no_span():
+def test_text_past_the_canvas_is_in_no_span():
     edges = np.array([[0, 16], [16, 32], [32, 48.0]])
     assert patch_spans(edges, 0, 32, 0, 16) == [(0, 1), (1, 2)]
 
@@ -131,7 +131,7 @@ def test_a_first_text_that_is_cut_gives_its_room_to_the_second(renderer, change,
 @ANY_FIXTURE
 @given(num_words=st.integers(1, 120), stride=st.integers(0, 6), as_pair=st.booleans())
 @example(num_words=23, stride=0, as_pair=False)  # in this font, all but the white after the last word fits
-def test_canvases_that_go_on_show_the_whole_text(renderer, change, num_words, stride, as_pair):
+def test_overflowing_canvases_show_the_whole_text(renderer, change, num_words, stride, as_pair):
     short = change(renderer, max_seq_length=24)
     text = " ".join(f"word{number}" for number in range(num_words))
     given_text = ("Why?", text) if as_pair else text

@@ -34,7 +34,7 @@ def test_pieces_of_text_with_pictures_of_control_characters_fit_their_canvas(ren
 
 
 @pytest.mark.parametrize("words", [False, True])
-def test_only_whole_letters_are_drawn_where_that_is_asked_for(renderer, change, words):
+def test_only_whole_letters_are_drawn_if_requested(renderer, change, words):
     text = "mwmwmw" * 20
     cut, whole = (change(renderer, max_seq_length=7, cut_letters=is_cut) for is_cut in (True, False))
     given = ["a", text] if words else text
@@ -80,7 +80,7 @@ def test_a_font_with_lines_twice_as_high_is_drawn_half_as_large(latin_font, tmp_
         scales(*paths)
 
 
-def test_fallback_fonts_that_are_too_high_are_made_smaller(renderer, change, noto, fonts):
+def test_fallback_fonts_that_are_too_high_are_scaled_down(renderer, change, noto, fonts):
     burmese = "\u1000\u1019\u1039\u1018\u102c"
     plain, fitted = (
         change(

@@ -28,7 +28,7 @@ def texts(pairs):
     return [(pair.start, pair.text) for pair in pairs]
 
 
-def test_bigrams_begin_anew_with_each_word():
+def test_each_word_begins_a_new_bigram():
     assert texts(bigrams("abc de", space_patch=False)) == [(0, "ab"), (2, "c"), (4, "de")]
     assert texts(bigrams(" abc  de ", space_patch=True)) == [(1, "ab"), (3, "c"), (5, " "), (6, "de")]
 
@@ -45,7 +45,7 @@ def test_each_pair_begins_a_patch_and_takes_as_many_as_it_is_wide(renderer, chan
     assert (spaced.patches[2] == 255).mean() > 0.98
 
 
-def test_the_second_character_stands_right_of_the_first_and_is_drawn_apart(renderer, change):
+def test_the_second_character_is_right_of_the_first_and_is_drawn_separately(renderer, change):
     pairs = change(renderer, strategy="bigrams")
     column = renderer.engine.lines(["f"], is_words=True).widths_N[0]
     apart = np.full((16, 16), 255, np.uint8)

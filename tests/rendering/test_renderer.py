@@ -77,7 +77,7 @@ def test_words_begin_patches_one_after_another(renderer, words):
 
 @ANY_FIXTURE
 @given(words=st.lists(st.text("abcxyzfiAVW", min_size=1, max_size=9), min_size=2, max_size=6))
-def test_a_word_is_drawn_alike_wherever_it_stands(renderer, words):
+def test_a_word_is_drawn_alike_at_any_position(renderer, words):
     encoding = renderer(["first", *words])
     starts = encoding.word_starts
     index = len(words) // 2
@@ -88,7 +88,7 @@ def test_a_word_is_drawn_alike_wherever_it_stands(renderer, words):
     assert np.array_equal(encoding.columns_XP[begin : begin + shared], again[:shared])
 
 
-def test_more_words_than_room_end_with_the_one_that_reached_the_last_patch(renderer):
+def test_too_many_words_end_with_the_word_that_reached_the_last_patch(renderer):
     encoding = renderer(["some"] * 900)
     assert encoding.num_text_patches == 528
     assert encoding.word_starts[-1] == 528

@@ -150,7 +150,7 @@ def test_a_broken_file_is_named(tmp_path, content, error, message):
         load_renderer(tmp_path / "absent")
 
 
-def test_a_font_that_is_gone_is_told_when_the_folder_is_opened(renderer, latin_font, tmp_path):
+def test_a_missing_font_is_reported_when_the_folder_is_opened(renderer, latin_font, tmp_path):
     save_renderer(renderer, tmp_path / "ours")
     published(tmp_path / "theirs", latin_font)
     for folder in ("ours", "theirs"):
@@ -159,7 +159,7 @@ def test_a_font_that_is_gone_is_told_when_the_folder_is_opened(renderer, latin_f
             load_renderer(tmp_path / folder, on_change="ignore")
 
 
-def test_a_further_font_that_is_gone_is_told_when_the_folder_is_opened(renderer, change, latin_font, tmp_path):
+def test_a_missing_further_font_is_reported_when_the_folder_is_opened(renderer, change, latin_font, tmp_path):
     (tmp_path / "a.ttf").write_bytes(Path(latin_font).read_bytes())
     save_renderer(change(renderer, fallback_fonts=(str(tmp_path / "a.ttf"),)), tmp_path / "r")
     (tmp_path / "r" / "fallback_fonts" / "000-a.ttf").unlink()
@@ -167,7 +167,7 @@ def test_a_further_font_that_is_gone_is_told_when_the_folder_is_opened(renderer,
         load_renderer(tmp_path / "r")
 
 
-def test_a_file_that_is_no_font_is_told_when_it_is_opened(renderer, latin_font, tmp_path):
+def test_a_file_that_is_not_a_font_is_refused_when_it_is_opened(renderer, latin_font, tmp_path):
     kind = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}[renderer.config.engine]
     folder = published(tmp_path / "theirs", latin_font, text_renderer_type=kind)
     (folder / "latin.ttf").write_bytes(b"version https://git-lfs.github.com/spec/v1")
@@ -178,14 +178,14 @@ def test_a_file_that_is_no_font_is_told_when_it_is_opened(renderer, latin_font, 
 
 
 @pytest.mark.parametrize("content", ["{}", '{"config": []}', '{"config": {"rgb": true}}'])
-def test_settings_that_are_torn_are_told_with_their_path(renderer, tmp_path, content):
+def test_damaged_settings_are_reported_with_their_path(renderer, tmp_path, content):
     save_renderer(renderer, tmp_path)
     (tmp_path / "rendering.json").write_text(content)
     with pytest.raises(DataError, match=r"rendering\.json lacks the entry"):
         load_renderer(tmp_path)
 
 
-def test_paths_of_fonts_are_made_absolute(latin_font, tmp_path, monkeypatch):
+def test_paths_of_fonts_become_absolute(latin_font, tmp_path, monkeypatch):
     from pretrainkit.config.paths import absolute_paths
 
     monkeypatch.chdir(tmp_path)

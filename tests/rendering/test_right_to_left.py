@@ -56,7 +56,7 @@ def test_words_from_the_right_have_their_characters_in_their_patches(renderer):
         assert max(after for _, after in spans) in (begin + len(word), begin + len(word) + 1)
 
 
-def test_the_original_lays_words_and_running_text_out_from_the_left_whatever_it_is_told(renderer, change):
+def test_the_original_lays_words_and_running_text_out_from_the_left_despite_rtl(renderer, change):
     original = change(renderer, parity=True)
     for text in (["some", "words"], "some words"):
         assert np.array_equal(original(text, rtl=True).columns_XP, original(text).columns_XP)

@@ -28,7 +28,7 @@ def test_a_bar_is_as_high_as_its_share_and_inside_the_chart(counts):
     assert all(float(bar.get("y")) >= 50 for bar in bars)
 
 
-def test_a_histogram_says_what_lies_in_a_bin():
+def test_a_histogram_describes_each_bin():
     svg = histogram([0, 1, 2, 5], [3, 0, 1], title="T", x_label="words")
     assert "0 words: 3 documents, 75" in svg
     assert "2 to 5 words: 1 documents, 25" in svg

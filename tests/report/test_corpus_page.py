@@ -80,7 +80,7 @@ def test_without_the_library_scripts_are_counted_and_the_page_is_the_same_on_any
     assert "Cyrillic" in pages[0].decode()
 
 
-def test_an_empty_corpus_has_a_page_and_one_that_cannot_be_written_is_said(tmp_path):
+def test_an_empty_corpus_has_a_page_and_a_page_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     result = CliRunner().invoke(app, ["stats", str(tmp_path / "empty.jsonl"), "--page", str(tmp_path / "e.html")])
     assert result.exit_code == 0, result.output

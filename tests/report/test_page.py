@@ -248,7 +248,7 @@ def test_any_content_of_the_files_gives_a_well_formed_page(tmp_path, logged, mor
         json.loads(script, parse_constant=pytest.fail)
 
 
-def test_a_torn_last_line_is_left_out_and_said(run):
+def test_a_torn_last_line_is_left_out_and_reported(run):
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 610, "lo')
     read = read_run(run)
@@ -384,7 +384,7 @@ def test_a_failed_write_leaves_the_old_report_and_no_scraps(run, monkeypatch):
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_a_missing_folder_is_made_and_what_cannot_be_written_is_refused(run, tmp_path):
+def test_a_missing_folder_is_created_and_an_unwritable_file_is_refused(run, tmp_path):
     assert write_report(run, tmp_path / "new" / "out.html").is_file()
     with pytest.raises(DataError, match="cannot write"):
         write_report(run, tmp_path)

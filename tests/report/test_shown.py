@@ -62,7 +62,7 @@ def test_a_picture_without_words_is_as_large_as_its_cell_allows(tmp_path):
         ["x"],
     ],
 )
-def test_what_is_no_small_raster_picture_is_left_out_and_said(tmp_path, source):
+def test_only_small_raster_pictures_are_shown_and_others_are_reported(tmp_path, source):
     text = page_of(tmp_path / "demo", [{"found": [{"image": source, "text": "words"}] * 2}])
     page = Page(text)
     assert "img" not in {name for name, _ in page.elements}

@@ -106,7 +106,7 @@ def test_a_second_run_waits_until_it_is_known_what_the_first_takes():
     assert memory.fits([1], 1)
 
 
-def test_a_machine_that_says_nothing_runs_as_many_as_asked_for(tmp_path):
+def test_a_machine_without_measurements_runs_the_requested_number(tmp_path):
     machine = Machine(proc=tmp_path, groups=tmp_path)
     assert (machine.free_bytes(), machine.free_gpu_bytes(), machine.usage(1)) == (None, None, Usage(0, 0))
     memory = MemoryBudget(machine, print, 4)

@@ -57,7 +57,7 @@ def plan_of(toys, **more):
     return Plan(origin=str(toys[0]), folders=(f"glue={toys[1]}",), settings=settings, device="cpu", **given)
 
 
-def test_a_killed_sweep_goes_on_and_ends_in_a_submission(toys, tmp_path):
+def test_a_killed_sweep_resumes_and_ends_in_a_submission(toys, tmp_path):
     plan, first, second = plan_of(toys, has_intermediate=True), Here(limit=3), Here()
     with pytest.raises(KeyboardInterrupt):
         Sweep(plan, tmp_path / "out", worker=first).run()
@@ -161,14 +161,14 @@ def test_another_sweep_in_the_same_folder_is_refused(toys, tmp_path):
         Sweep(other, tmp_path / "out", worker=Here()).run()
 
 
-def test_an_encoder_that_is_not_there_is_told_before_any_run(toys, tmp_path):
+def test_a_missing_encoder_is_reported_before_any_run(toys, tmp_path):
     worker = Here()
     with pytest.raises(InputError, match="there is no folder"):
         Sweep(Plan(origin=str(tmp_path / "nowhere")), tmp_path / "out", worker=worker).run()
     assert not worker.done
 
 
-def test_a_failed_run_is_named_with_what_it_said(toys, tmp_path):
+def test_a_failed_run_is_named_with_its_message(toys, tmp_path):
     plan = Plan(origin=str(toys[0]), tasks=("rte",), num_seeds=1, lrs=(1e-3,), folders=(f"glue={tmp_path}",))
     with pytest.raises(RunError, match="no data of glue/rte"):
         Sweep(plan, tmp_path / "out", worker=Here()).run()

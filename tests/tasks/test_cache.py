@@ -120,7 +120,7 @@ def test_a_cache_is_invisible_until_it_is_completed(task, tmp_path, caplog):
     assert "no cache of train is used; examples are computed while they are read" in caplog.text
 
 
-def test_an_interrupted_cache_goes_on_with_what_is_missing(task, tmp_path):
+def test_an_interrupted_cache_is_completed(task, tmp_path):
     (tmp_path / "train.txt").open("a").write("bad\n")
 
     seen = tmp_path / "seen.txt"
@@ -146,7 +146,7 @@ def test_an_interrupted_cache_goes_on_with_what_is_missing(task, tmp_path):
     assert_equal_examples(fragile_task.bind("train"), fragile_task.bind("train", caches=[tmp_path / "out"]))
 
 
-def test_a_stale_cache_is_passed_over_and_can_be_made_anew(task, tmp_path, caplog):
+def test_a_stale_cache_is_ignored_and_can_be_rebuilt(task, tmp_path, caplog):
     out = tmp_path / "out"
     folder = cache_task(task, out)
     assert cache_task(task, out) == folder

@@ -40,7 +40,7 @@ def test_a_task_is_used_with_what_the_run_supplies():
         (Supply(ByteVocabulary()), r"leaves steps to the run, but none are configured\n  say how"),
     ],
 )
-def test_what_is_not_supplied_is_told(supply, message):
+def test_missing_supplies_are_reported(supply, message):
     with pytest.raises(ConfigError, match=message):
         OPEN.supplied(supply)
     with pytest.raises(ConfigError, match="leaves steps to the run and is used without any"):
@@ -74,7 +74,7 @@ def test_a_task_that_cannot_be_sent_is_cached_with_what_was_supplied(tmp_path):
     assert len(task.bind("train", caches=[tmp_path])) == 5
 
 
-def test_data_of_users_are_found_by_name_as_well(tmp_path):
+def test_data_of_users_are_also_resolved_by_name(tmp_path):
     (tmp_path / "dev.tsv").write_text("targets\na\n")
     data = NamedData("mine", hub=Hub("me/mine"))
     assert data.supplied(Supply(folders={"mine": str(tmp_path)})).splits == ("validation",)

@@ -56,7 +56,7 @@ class Pairs(Regroup):
         ]
 
 
-def test_an_example_is_its_features_with_eos_and_the_text_it_was_made_of():
+def test_an_example_has_its_features_with_eos_and_its_original_text():
     example = task().bind("validation").example(3)
     assert example["inputs"].dtype == np.int32
     assert example["inputs"].tolist() == [*ByteVocabulary().encode("validation 3"), 1]
@@ -95,14 +95,14 @@ def test_two_random_steps_and_two_tasks_draw_different_noise():
     assert task("other", preprocessors=steps).bind("train").example(0)["noise"] != example["noise"]
 
 
-def test_a_bound_task_goes_to_other_processes():
+def test_a_bound_task_can_be_pickled():
     bound = task(preprocessors=(keep_if(is_even), *task().preprocessors, noisy)).bind("train", seed=3)
     copy = pickle.loads(pickle.dumps(bound))
     assert len(copy) == 3
     assert [example["noise"] for example in copy] == [example["noise"] for example in bound]
 
 
-def test_filters_and_multiplying_steps_are_found_by_index():
+def test_filters_and_multiplying_steps_are_indexed():
     steps = (keep_if(is_even), FlatMap(two_halves), keep_if(lambda e: (e["number"], e["half"]) != (2, 0)))
     bound = task(preprocessors=(*steps, *task().preprocessors)).bind("train")
     found = [(example["number"], example["half"]) for example in bound]
@@ -137,12 +137,12 @@ def test_regrouping_steps_make_other_examples_by_index():
         ((Pairs(), CacheMarker()), "'Pairs' must be after the cache marker"),
     ],
 )
-def test_steps_that_do_not_fit_together_are_refused_when_the_task_is_made(steps, message):
+def test_steps_that_do_not_fit_together_are_refused_when_the_task_is_defined(steps, message):
     with pytest.raises(ConfigError, match=message):
         task(preprocessors=steps)
 
 
-def test_a_random_step_before_the_marker_is_told(caplog):
+def test_a_random_step_before_the_marker_is_reported(caplog):
     task(preprocessors=(noisy, CacheMarker()))
     assert "its random step noisy comes before the cache marker" in caplog.text
 
@@ -181,7 +181,7 @@ def test_names_are_words(name):
     assert task("glue:cola.v2#x").name == "glue:cola.v2#x"
 
 
-def test_metrics_are_told_apart_by_their_parameters():
+def test_metrics_are_distinguished_by_their_parameters():
     assert metric_kind(lambda targets, predictions, digits=2: {}) == "predictions"
     assert metric_kind(lambda targets, scores: {}) == "scores"
     assert metric_kind(lambda targets, predictions, aux_values: {}) == "predictions and values"
@@ -209,7 +209,7 @@ def test_making_and_adding_tasks_reads_nothing(tmp_path):
     assert known.names() == ("a", "m")
 
 
-def test_an_unknown_name_is_told_with_the_nearest_by_edits():
+def test_an_unknown_name_is_refused_with_the_nearest_by_edits():
     known = registry(task("glue_cola_v002"), task("glue_sst2_v002"), task("wmt_de"), task("xsum"), task("glue_colla"))
     with pytest.raises(
         ConfigError, match=r"no task or mixture 'glue_cola'\n  the nearest names are: glue_colla, glue_cola_v002, "

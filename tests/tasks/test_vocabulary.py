@@ -53,7 +53,7 @@ def test_sentinels_that_a_model_has_as_its_own_symbols_are_used_wherever_they_ar
     assert 4 in vocabulary.encode("fox <extra_id_1> jumps")
 
 
-def test_a_sentinel_in_text_is_found_at_the_start_of_a_word_only(model):
+def test_a_sentinel_in_text_is_recognized_only_at_the_start_of_a_word(model):
     vocabulary = SentencePieceVocabulary(model, extra_ids=10)
     last = vocabulary.size - 1
     assert vocabulary.encode("the <extra_id_0> fox <extra_id_3>").count(last) == 1

@@ -115,7 +115,7 @@ def test_output_does_not_depend_on_workers(corpus, unigram, tmp_path, workers, m
     assert files(tmp_path / "one") == files(tmp_path / "more")
 
 
-def test_many_shards_are_made_whole_by_workers(prose, unigram, tmp_path):
+def test_many_shards_are_completed_by_workers(prose, unigram, tmp_path):
     for index in range(5):
         (tmp_path / f"{index}.txt").write_text("\n".join(prose[index].split(". ")), encoding="utf-8")
     inputs = [tmp_path / f"{index}.txt" for index in range(5)]
@@ -185,7 +185,7 @@ def test_an_error_in_one_shard_keeps_the_others_for_the_next_attempt(corpus, uni
     assert files(out) == files(tmp_path / "whole")
 
 
-def test_a_file_that_changed_after_its_shard_was_made_is_encoded_again(corpus, unigram, tmp_path):
+def test_a_file_that_changed_after_its_shard_was_written_is_encoded_again(corpus, unigram, tmp_path):
     out, settings, bad = tmp_path / "out", EncodeSettings(splitter="none"), corpus / "train/part-1.jsonl"
     content = bad.read_bytes()
     bad.write_bytes(b'{"text": "broken\n')
@@ -213,7 +213,7 @@ encode.encode_corpus([sys.argv[1]], sys.argv[2], sys.argv[3], settings, workers=
 """
 
 
-def test_a_killed_encoding_goes_on_where_it_was(corpus, unigram, tmp_path):
+def test_a_killed_encoding_resumes_where_it_was(corpus, unigram, tmp_path):
     train, settings = corpus / "train", EncodeSettings(splitter="regex")
     command = [sys.executable, "-c", KILLED, str(train), str(unigram), str(tmp_path / "out")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
@@ -227,7 +227,7 @@ def test_a_killed_encoding_goes_on_where_it_was(corpus, unigram, tmp_path):
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
-def test_a_finished_shard_that_was_damaged_is_made_again(corpus, unigram, tmp_path, monkeypatch):
+def test_a_finished_shard_that_was_damaged_is_written_again(corpus, unigram, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise KeyboardInterrupt
 

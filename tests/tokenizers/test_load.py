@@ -64,7 +64,7 @@ def test_kinds(unigram, wordpiece, bpe):
     assert lower.tolist() == upper.tolist()
 
 
-def test_special_tokens_are_found_by_their_names_in_a_foreign_folder(wordpiece, tmp_path):
+def test_special_tokens_of_a_foreign_folder_are_recognized_by_their_names(wordpiece, tmp_path):
     content = (wordpiece / "tokenizer.json").read_text()
     (tmp_path / "tokenizer.json").write_text(content.replace("[MASK]", "<<hide>>"))
     with pytest.raises(DataError, match="has no mask piece"):

@@ -211,7 +211,7 @@ def test_plain_splitters(name, text, expected):
         ("x", ["a. b | c||d"]),
     ],
 )
-def test_a_pattern_of_ones_own_is_what_lies_between(pattern, expected):
+def test_an_own_pattern_matches_the_separators(pattern, expected):
     assert load_splitter("regex", pattern=pattern)(" a. b | c||d ") == expected
 
 
@@ -477,7 +477,7 @@ def test_korean_verbs_are_no_abbreviations():
 
 
 @pytest.mark.parametrize("language", ["ar", "en", "hi", "ja"])
-def test_sentences_that_people_marked_are_found(language, sample_data):
+def test_sentences_that_people_marked_are_detected(language, sample_data):
     """News and encyclopedia, 100 sentences held out, in documents of 20."""
     marked = {}
     for part in ("train", "dev"):
@@ -587,7 +587,7 @@ def test_lists_of_abbreviations_are_well_formed():
             assert all(word == word.lower() and not word.endswith(".") and word.split() == [word] for word in group)
 
 
-def test_the_language_is_found_and_named_or_chosen(tmp_path):
+def test_the_language_is_detected_and_named_or_chosen(tmp_path):
     (tmp_path / "en.txt").write_text(" ".join(LABELLED["en"] * 20))
     (tmp_path / "none.txt").write_text("Quousque tandem abutere, Catilina, patientia nostra. Quem ad finem.\n" * 20)
     english, latin = find_sources([tmp_path / "en.txt"]), find_sources([tmp_path / "none.txt"])

@@ -31,7 +31,7 @@ def sentencepiece_model():
 
 @settings(deadline=None, max_examples=50)
 @given(texts=TEXTS)
-def test_sentencepiece_tokens_lie_one_behind_another_over_all_letters(texts, sentencepiece_model):
+def test_sentencepiece_tokens_cover_all_letters_in_order(texts, sentencepiece_model):
     ids, sizes, places = sentencepiece_offsets(sentencepiece_model, texts)
     assert sizes.tolist() == [len(one) for one in sentencepiece_model.encode(texts)]
     assert ids.tolist() == [i for one in sentencepiece_model.encode(texts) for i in one]
@@ -44,7 +44,7 @@ def test_sentencepiece_tokens_lie_one_behind_another_over_all_letters(texts, sen
 
 
 @given(texts=TEXTS)
-def test_bytes_lie_in_their_characters(texts):
+def test_bytes_are_within_their_characters(texts):
     ids, sizes, places = byte_offsets(texts, 3)
     assert ids.tolist() == [i for text in texts for i in ByteVocabulary().encode(text)]
     ends = np.cumsum(sizes)
@@ -53,7 +53,7 @@ def test_bytes_lie_in_their_characters(texts):
 
 
 @given(texts=TEXTS)
-def test_word_pieces_lie_in_their_words(texts):
+def test_word_pieces_are_within_their_words(texts):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     model = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##a": 2, "b": 3, "##b": 4, "日": 5}, unk_token="[UNK]"))

@@ -168,7 +168,7 @@ def test_settings_without_use_are_refused():
         TokenizerSettings(max_length=0)
 
 
-def test_manifest_tells_what_was_made(unigram):
+def test_manifest_describes_the_tokenizer(unigram):
     manifest = json.loads((unigram / "manifest.json").read_bytes())
     assert (manifest["kind"], manifest["vocab_size"], manifest["special"]["mask"]) == ("unigram", 1500, 259)
     assert manifest["fingerprint"] == load_tokenizer(unigram).fingerprint

@@ -161,7 +161,7 @@ def test_transformers_loads_the_folder(both, unigram):
     assert len(tokenizer) == 1500
 
 
-def test_a_mask_that_is_typed_is_found_and_leaves_its_neighbours_as_they_are(both, unigram):
+def test_a_typed_mask_is_recognized_and_leaves_its_neighbours_unchanged(both, unigram):
     from transformers import AutoTokenizer
 
     encode = both[0].encode

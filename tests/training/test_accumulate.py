@@ -346,7 +346,7 @@ def test_fact_29_four_microbatches_keep_what_one_does() -> None:
     assert kept(cut(to_tensors(host_batch(64, num_features=5000)), [64])) > 2 * alone
 
 
-def test_coupled_objectives_are_told_apart_by_type() -> None:
+def test_coupled_objectives_are_distinguished_by_type() -> None:
     assert isinstance(Contrast(), CoupledObjective)
     assert not isinstance(TwoTerms(), CoupledObjective)
 

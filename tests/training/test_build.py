@@ -185,7 +185,7 @@ def test_fact_36_lamb_ratio_is_one_where_a_norm_is_zero() -> None:
     assert torch.equal(zero_update.detach(), torch.ones(3))
 
 
-def test_lamb_goes_on_exactly_from_its_state() -> None:
+def test_lamb_resumes_exactly_from_its_state() -> None:
     def steps(optimizer, params, numbers):
         for number in numbers:
             for p in params:

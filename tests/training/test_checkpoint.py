@@ -90,7 +90,7 @@ def store_in(folder: Path, **settings: object) -> CheckpointStore:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: bool) -> None:
+def test_a_restored_run_continues_as_if_never_stopped(folder: Path, asynchronous: bool) -> None:
     model, optimizer = trained(seed=0)
     ema = {"ema.gain": torch.full((1,), 0.25)}
     with closing(store_in(folder, asynchronous=asynchronous)) as store:

@@ -44,7 +44,7 @@ def test_updates_are_those_of_torch_to_the_bit(fused: bool) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(EagerAdamW, torch.optim.AdamW), (torch.optim.AdamW, EagerAdamW)])
-def test_state_goes_over_to_torch_and_back(first: type, second: type) -> None:
+def test_state_loads_into_torch_and_back(first: type, second: type) -> None:
     straight = make_model()
     train(straight, make_optimizer(first, straight, True), range(6))
     model = make_model()

@@ -39,7 +39,7 @@ def test_everything_that_differs_is_named_in_one_message_with_what_to_do():
         assert advice in text
 
 
-def test_what_is_missing_is_drawn_and_what_is_left_over_ignored_where_that_is_asked():
+def test_missing_tensors_are_drawn_and_unexpected_ones_ignored_if_configured():
     given = {"embedding": (8, 4), "encoder.0.w": (4, 4), "old": (1,)}
     found = plan(given, missing="random", unexpected="ignore")
     assert set(found.sources) == {"embedding", "encoder.0.w"}
@@ -67,7 +67,7 @@ def test_what_a_renamed_tensor_reads_is_not_read_under_its_own_name():
     assert "the model does not have: encoder.1.w" in text
 
 
-def test_a_pattern_without_a_name_draws_its_tensors_anew_whatever_their_shape():
+def test_a_pattern_without_a_name_draws_its_tensors_again_whatever_their_shape():
     found = plan(MODEL | {"head": (2, 2)}, rename=[{"pattern": "head"}])
     assert found.drawn == ("head",)
 
@@ -81,7 +81,7 @@ def test_a_renamed_tensor_that_the_checkpoint_lacks_is_named():
     assert "nowhere (for head)" in message(MODEL, rename=[{"pattern": "head", "to": "nowhere"}], unexpected="ignore")
 
 
-def test_tables_may_grow_where_that_is_asked_but_never_shrink():
+def test_tables_may_grow_if_configured_but_never_shrink():
     assert plan(MODEL | {"embedding": (6, 4)}, grow=["embedding"]).sources["embedding"] == "embedding"
     assert "[9, 4] in the checkpoint" in message(MODEL | {"embedding": (9, 4)}, grow=["embedding"])
 

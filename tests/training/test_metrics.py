@@ -154,7 +154,7 @@ def test_samples_are_shown_as_pictures_and_texts(tmp_path) -> None:
     assert set(events.Tags()["tensors"]) == {"samples/seen/1.2/text_summary", "samples/truth/1/text_summary"}
 
 
-def test_a_new_run_clears_samples_of_one_that_never_saved(tmp_path) -> None:
+def test_a_new_run_clears_samples_of_a_run_that_never_saved(tmp_path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.prepare()
     folder.samples(5, [{"truth": "plain"}])
@@ -275,7 +275,7 @@ def test_trackio_is_called_as_it_defines_its_functions(tmp_path, monkeypatch) ->
     assert second.is_finished
 
 
-def test_the_functions_that_stand_for_trackio_have_its_parameters() -> None:
+def test_the_functions_that_replace_trackio_have_its_parameters() -> None:
     trackio = pytest.importorskip("trackio", reason="trackio is not installed")
     for own, its in ((init, trackio.init), (TrackioRun.log, trackio.Run.log), (Markdown, trackio.Markdown)):
         assert inspect.signature(own).parameters.keys() <= inspect.signature(its).parameters.keys()

@@ -58,7 +58,7 @@ def test_float16_on_a_cpu_is_refused() -> None:
         resolve_precision(PrecisionConfig(compute="float16"), CPU)
 
 
-def test_a_plain_step_goes_through_the_same_calls_as_a_scaled_one() -> None:
+def test_a_plain_step_uses_the_same_calls_as_a_scaled_one() -> None:
     resolved = resolve_precision(PrecisionConfig(compute="float32"), CPU)
     weight = torch.nn.Parameter(torch.tensor([3.0]))
     optimizer = torch.optim.SGD([weight], lr=0.5)
@@ -87,7 +87,7 @@ def test_float16_on_a_gpu_scales_and_skips_overflow() -> None:
     assert resolved.state_dict()["scale"] == scale / 2
 
 
-def test_the_residual_stream_is_narrow_on_gpus_in_bfloat16_and_where_asked(monkeypatch) -> None:
+def test_the_residual_stream_is_narrow_on_gpus_in_bfloat16_and_if_configured(monkeypatch) -> None:
     monkeypatch.setattr(precision_module, "has_fast_bfloat16", lambda device: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     cuda = torch.device("cuda")

@@ -61,7 +61,7 @@ def shown(folder: Path) -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.mark.usefixtures("on_device")
-def test_training_goes_on_while_samples_are_drawn_and_ends_with_all_of_them(tmp_path: Path) -> None:
+def test_training_continues_while_samples_are_drawn_and_ends_with_all_of_them(tmp_path: Path) -> None:
     steps, drawn = Steps(), 0
 
     def sample(model: nn.Module) -> Draw:
@@ -110,7 +110,7 @@ def test_samples_that_cannot_be_drawn_end_the_run(tmp_path: Path, at: int) -> No
 
 
 @pytest.mark.usefixtures("on_device")
-def test_where_training_fails_too_its_error_is_raised_and_the_other_is_told(
+def test_if_training_also_fails_its_error_is_raised_and_the_other_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps = Steps(RunError("the loss is lost"))

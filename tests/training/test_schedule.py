@@ -143,7 +143,7 @@ def test_t5x_steps_can_be_counted_from_a_later_one():
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "inverse_sqrt", "wsd", "constant"])
-def test_a_schedule_that_starts_anew_is_that_of_a_run_without_the_steps_before(name):
+def test_a_restarted_schedule_is_that_of_a_run_without_the_steps_before(name):
     settings = {"name": name, "num_warmup_steps": 10, "num_decay_steps": 20 if name == "wsd" else 0}
     restarted, plain = ScheduleConfig(**settings, step_offset=1000), ScheduleConfig(**settings)
     for step in (0, 5, 10, 50, 99):

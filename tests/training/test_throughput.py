@@ -71,7 +71,7 @@ def test_padding_is_not_work_and_waiting_is_time() -> None:
     assert throughput.metrics() == {}
 
 
-def test_a_cpu_has_no_mfu_and_says_so() -> None:
+def test_a_cpu_has_no_mfu_and_the_log_explains_it() -> None:
     peak = Peak.of(Precision(torch.device("cpu"), torch.float32, uses_tf32=False, scaler=None))
     throughput = Throughput(World(), peak)
     throughput.add(Cost(examples=1, tokens=1, slots=1, flops=1.0))
@@ -84,7 +84,7 @@ def test_the_formula_is_printed_with_its_denominator() -> None:
     assert "989.5e12 FLOP/s" in Peak("NVIDIA H200", "bfloat16", 989.5e12).describe()
 
 
-def test_counts_go_on_where_an_earlier_process_of_the_run_stopped():
+def test_counts_continue_where_an_earlier_process_of_the_run_stopped():
     first, second, whole = (Throughput(World(), Peak("CPU", "float32", None)) for _ in range(3))
     for number, counter in ((3, first), (3, whole)):
         counter.add(Cost(1, 1, 1, 0.0, {"seen": number, "once": 1}))

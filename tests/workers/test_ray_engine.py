@@ -64,7 +64,7 @@ def test_dedup_gives_the_same_bytes(cluster, raw, tmp_path):
 
 @pytest.mark.slow
 @on_a_cluster
-def test_a_killed_command_goes_on(cluster, raw, tmp_path):
+def test_a_killed_command_resumes(cluster, raw, tmp_path):
     words = ("shuffle", raw, "--num-shards", "2", "--out")
     subprocess.run(command(*words, tmp_path / "whole"), env=cluster, check=True, timeout=300)
     out = tmp_path / "killed"
@@ -92,7 +92,7 @@ def test_a_killed_command_goes_on(cluster, raw, tmp_path):
         ('{"text": "good"}\n', ("--memory", "64GB"), "no machine of the Ray cluster has a core and 64300 MB"),
     ],
 )
-def test_what_goes_wrong_is_one_message(cluster, tmp_path, content, words, message):
+def test_a_failure_is_a_single_message(cluster, tmp_path, content, words, message):
     (tmp_path / "raw.jsonl").write_text(content)
     result = subprocess.run(
         command("shuffle", tmp_path / "raw.jsonl", "--out", tmp_path / "out", *RAY, *words),

@@ -26,7 +26,7 @@ def test_a_duration_is_read_as_slurm_reads_it(text, minutes):
     assert config_from_overrides(SlurmConfig, [f"time={text}"], "--slurm").time == minutes
 
 
-def test_a_job_lasts_until_it_can_be_told_to_end():
+def test_a_job_lasts_until_it_can_be_signalled_to_end():
     with pytest.raises(ConfigError) as refused:
         config_from_overrides(SlurmConfig, ["time=3", "signal_seconds=300"], "--slurm")
     advice = followed(refused.value, "workers/slurm_config.py: time=… minutes and signal_seconds=…")

@@ -71,7 +71,7 @@ def test_what_a_task_raises_is_raised_by_the_command(tmp_path, function, kind, m
         results_of(folder, 1, is_over=False)
 
 
-def test_workers_that_died_are_noticed_and_their_last_words_told(tmp_path):
+def test_workers_that_died_are_noticed_and_their_last_output_is_printed(tmp_path):
     folder = TaskFolder.create(double, range(3), tmp_path)
     folder.perform(1)
     (folder.logs / "deep").mkdir(parents=True)

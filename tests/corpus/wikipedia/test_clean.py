@@ -174,7 +174,7 @@ def test_templates_that_are_text_are_expanded(wikitext, text):
     assert clean(wikitext) == text
 
 
-def test_titles_lists_and_tables_come_where_they_are_asked_for():
+def test_titles_lists_and_tables_are_extracted_if_requested():
     text = (
         "Lead.\n== One ==\n=== Two ===\nText.\n== Empty ==\n== Three =="
         "\n* item ''a''\n** b\n{|\n! x !! y\n|-\n| 1 || style=a | [[z]]\n|}"

@@ -173,7 +173,7 @@ def test_hundreds_of_thousands_of_openings_are_read_in_a_moment(tmp_path, conten
     assert time.process_time() - start < 3
 
 
-def test_what_is_no_dump_is_said(tmp_path):
+def test_a_file_that_is_not_a_dump_is_refused(tmp_path):
     with pytest.raises(DataError, match="not a MediaWiki dump"):
         read_site(source_of(tmp_path / "a.xml", b"<html></html>"))
 

@@ -80,7 +80,7 @@ def pieces_of(folder: Path) -> tuple[str, str]:
         ("the cat\n<mask> here", "the cat\nW here", "the catP here"),
     ],
 )
-def test_a_word_stands_behind_a_blank_and_a_part_of_one_does_not(
+def test_a_word_follows_a_blank_and_a_part_of_a_word_does_not(
     folders: dict[str, Path], kind: str, prompt: str, with_word: str, with_part: str
 ) -> None:
     word, part = pieces_of(folders[kind])

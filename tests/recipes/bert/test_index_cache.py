@@ -34,7 +34,7 @@ def caches(shards: TokenShards) -> list[str]:
     return [name for name in os.listdir(shards.folder) if "chunks-" in name]
 
 
-def test_a_kept_index_equals_the_one_made_anew(shards):
+def test_a_kept_index_equals_a_new_one(shards):
     made = index_of(shards, min_sentences=10**9)
     assert caches(shards) == []
     assert index_of(shards, min_sentences=1) == made

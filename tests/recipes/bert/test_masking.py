@@ -255,7 +255,7 @@ def test_whole_words_are_all_equally_likely_where_all_have_one_token():
     assert 1e-4 < stats.chi2.sf(statistic, 119) < 1 - 1e-4
 
 
-def test_spans_have_the_mean_length_asked_for_and_never_touch():
+def test_spans_have_the_configured_mean_length_and_never_touch():
     examples, _ = examples_of([(510, 0)] * 500, unit="span", mean_span_length=3.8, max_predictions=200)
     assert (examples.num_predictions == 76).all()
     where = examples.where

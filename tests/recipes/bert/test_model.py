@@ -102,7 +102,7 @@ def test_packed_equals_rows(arch, lengths, seed):
 
 
 @pytest.mark.parametrize("arch", CONFIGS)
-def test_what_stands_in_padding_changes_nothing(arch):
+def test_the_content_of_padding_changes_nothing(arch):
     model, batch = build_seeded(CONFIGS[arch]), row_batch([5, WIDTH, 9])
     before = states(model, batch)
     is_padding = ~batch["input_mask"]

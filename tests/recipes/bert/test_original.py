@@ -198,5 +198,5 @@ def test_a_folder_with_safetensors_is_read_as_that_of_transformers(original, tmp
         pretrainkit.load_model(tmp_path / "both")
 
 
-def test_arrays_are_found_at_any_depth():
+def test_arrays_are_collected_at_any_depth():
     assert list(flat_arrays({"a": {"b": np.zeros(1), "c": {"d": np.zeros(1)}}, "e": 3})) == ["a/b", "a/c/d"]

@@ -67,7 +67,7 @@ def test_settings_that_cannot_work_are_named(config, updates, message):
     assert [problem for problem in problems if message in problem]
 
 
-def test_problems_of_the_base_class_are_found_too():
+def test_problems_of_the_base_class_are_also_reported():
     assert any("cannot be split over 7 ranks" in problem for problem in tiny().problems(world_size=7))
 
 

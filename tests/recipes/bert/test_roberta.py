@@ -83,7 +83,7 @@ def test_an_encoder_that_was_saved_alone_gets_a_fresh_head(tokenizer, tmp_path, 
 
 
 @pytest.mark.slow
-def test_pretraining_goes_on_with_its_own_tokenizer(tokenizer, tmp_path):
+def test_pretraining_continues_with_its_own_tokenizer(tokenizer, tmp_path):
     theirs = random_model("roberta", len(tokenizer))
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer.save_pretrained(tmp_path / "theirs")

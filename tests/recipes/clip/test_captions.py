@@ -21,7 +21,7 @@ def folder(request, tmp_path_factory):
     return make_tokenizer(tmp_path_factory.mktemp(kind) / "tokenizer", kind, VOCAB_SIZES[kind])
 
 
-def test_a_caption_stands_between_cls_and_sep_and_never_exceeds_its_length(folder):
+def test_a_caption_is_between_cls_and_sep_and_never_exceeds_its_length(folder):
     """Fact 3, for each kind of tokenizer of ours."""
     tokenizer = CaptionTokenizer(folder)
     special = json.loads((folder / "manifest.json").read_text())["special"]

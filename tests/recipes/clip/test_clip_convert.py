@@ -254,7 +254,7 @@ def begins_elsewhere(content, ops):
 
 
 @pytest.mark.parametrize(("size", "crop"), [(35, 32), (21, 32)])
-def test_crops_that_transformers_begins_elsewhere_are_told(size, crop, tokenizer, transformers, tmp_path, caplog):
+def test_crops_that_transformers_begins_elsewhere_are_reported(size, crop, tokenizer, transformers, tmp_path, caplog):
     """And sizes that the message asks for give its pixels."""
     for resized, folder in ((size, "odd"), (size + 1, "even")):
         config = run_config(valid_transforms=(Resize(size=resized), CenterCrop(size=crop)))
@@ -302,7 +302,7 @@ def test_a_timm_folder_is_exported_with_its_arguments(timm, transformers, tokeni
     assert_equal(model, export(config, model, tokenizer, tmp_path / "hf", transformers))
 
 
-def test_transforms_that_cannot_be_said_are_named(tokenizer, tmp_path, caplog):
+def test_transforms_that_cannot_be_exported_are_named(tokenizer, tmp_path, caplog):
     config = run_config(valid_transforms=(RandomCrop(size=32),))
     RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")
     assert "random_crop" in caplog.text

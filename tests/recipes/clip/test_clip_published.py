@@ -136,7 +136,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_model_of_open_clip_comes_and_goes(name, tokenizer, tmp_path):
+def test_a_model_of_open_clip_is_imported_and_exported(name, tokenizer, tmp_path):
     open_clip = pytest.importorskip("open_clip")
     config = json.loads(json.dumps(CONFIGS[name]))
     theirs = random_open_clip(open_clip, json.loads(json.dumps(config)))
@@ -175,7 +175,7 @@ HF_TEXTS = {
 
 @pytest.mark.parametrize("kind", ["BertConfig", "RobertaConfig", "XLMRobertaConfig"])
 @pytest.mark.parametrize("name", HF_TEXTS)
-def test_a_text_encoder_of_transformers_in_open_clip_comes_and_goes(name, kind, tokenizer, tmp_path):
+def test_a_text_encoder_of_transformers_in_open_clip_is_imported_and_exported(name, kind, tokenizer, tmp_path):
     open_clip, transformers = pytest.importorskip("open_clip"), pytest.importorskip("transformers")
     more, pool, projection = HF_TEXTS[name]
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
@@ -491,7 +491,7 @@ def assert_same_siglip(ours, theirs, size=32):
 
 
 @pytest.mark.parametrize("vision", [{}, {"image_size": 36, "patch_size": 8, "hidden_act": "gelu"}])
-def test_siglip_of_transformers_comes_and_goes(timm, transformers, tokenizer, vision, tmp_path):
+def test_siglip_of_transformers_is_imported_and_exported(timm, transformers, tokenizer, vision, tmp_path):
     theirs = siglip(transformers, **vision)
     theirs.save_pretrained(tmp_path / "theirs")
     import_model(tmp_path / "theirs", None, tmp_path / "ours", tokenizer=tokenizer)

@@ -408,7 +408,7 @@ def test_an_archive_of_the_last_pairs_lacks_nothing_because_it_is_small(tokenize
     assert (len(pairs), pairs.num_lost) == (201, 1)
 
 
-def test_a_json_file_that_is_none_costs_its_sample_alone(tokenizer, tmp_path):
+def test_an_invalid_json_file_costs_only_its_sample(tokenizer, tmp_path):
     samples = samples_of(6)
     samples[2]["json"] = samples[2]["json"][:20]
     source = opened(tokenizer, [write_samples(tmp_path / "a.tar", samples)], max_bad_fraction=0.2)
@@ -424,7 +424,7 @@ def test_a_set_of_archives_of_which_none_can_be_read_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("damage", ["torn archive", "broken image", "broken image, csv"])
-def test_held_out_pairs_that_cannot_be_read_are_found_before_training(
+def test_held_out_pairs_that_cannot_be_read_are_reported_before_training(
     tokenizer, two_sets, tmp_path, damage, monkeypatch
 ):
     """And the advice is followed as it is written."""
@@ -453,7 +453,7 @@ def test_held_out_pairs_that_cannot_be_read_are_found_before_training(
     assert any(name.endswith("RSUM") for name in train(short, tmp_path / "run"))
 
 
-def test_broken_images_of_classes_are_found_before_training(tokenizer, two_sets, tmp_path):
+def test_broken_images_of_classes_are_reported_before_training(tokenizer, two_sets, tmp_path):
     for number in range(4):
         place = tmp_path / "classes" / "ab"[number % 2] / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -518,7 +518,7 @@ def test_a_tokenizer_is_given_by_its_folder(tokenizer, two_sets):
         bind(run_of(file, two_sets))
 
 
-def test_sets_of_several_caption_keys_are_told_apart_too(tokenizer, tmp_path):
+def test_sets_of_several_caption_keys_are_also_distinguished(tokenizer, tmp_path):
     folder = write_csv_set(tmp_path / "s", "train", rows(8, 1))
     drawn = {"path": str(folder), "caption_key": {"caption": 3, "image": 1}}
     bind(run_of(tokenizer, [drawn]))
@@ -538,7 +538,7 @@ def test_a_tokenizer_of_more_pieces_than_the_tower_has_is_refused(tokenizer, two
         bind(small)
 
 
-def test_sets_that_could_not_be_told_apart_are_refused(tokenizer, two_sets, tmp_path):
+def test_sets_that_could_not_be_distinguished_are_refused(tokenizer, two_sets, tmp_path):
     write_csv_set(tmp_path / "one", "valid", rows(4, 1, first=30))
     valid = [two_sets[0], tmp_path / "one"]
     with pytest.raises(ConfigError, match=r"2 sets of data\.valid are called 'one'"):

@@ -120,7 +120,7 @@ def test_partial_freezing_of_timm(timm):
 
 
 @pytest.mark.parametrize("freezes", [False, True])
-def test_batch_norm_keeps_its_statistics_where_asked(timm, freezes):
+def test_batch_norm_keeps_its_statistics_if_configured(timm, freezes):
     tower = build_image_tower(tiny_timm(name="resnet10t", options={}, freeze_batch_norm=freezes))
     before = {name: tensor.clone() for name, tensor in tower.named_buffers()}
     tower.train()

@@ -108,7 +108,7 @@ def test_a_broken_image_is_named(world, tmp_path):
         api.evaluate(world / "exp", None, ["data.valid=null", f"evaluate.classification=[{{path: {tmp_path}}}]"])
 
 
-def test_images_are_found_by_what_they_show(world, capsys, monkeypatch):
+def test_images_are_retrieved_by_what_they_show(world, capsys, monkeypatch):
     found = api.generate(world / "exp", ["a red circle", "small square"], images=world / "sets", top=3)
     assert [answer["prompt"] for answer in found] == ["a red circle", "small square"]
     for answer in found:

@@ -236,14 +236,14 @@ def test_a_run_is_resumed_with_its_copy_of_a_tokenizer_that_is_gone(given, tmp_p
     assert "loss" in api.resume(tmp_path / "run", ["num_steps=3"], device="cpu")
 
 
-def test_evaluation_that_is_asked_for_without_held_out_data_is_refused(given, tmp_path):
+def test_evaluation_without_held_out_data_is_refused(given, tmp_path):
     resolved = api.resolve_config("clip/tiny", [*SETTINGS, *given, "evaluate.every_steps=2"])
     with pytest.raises(ConfigError, match=r"evaluate\.every_steps=2, but there is nothing to evaluate on"):
         api.train(resolved.config, tmp_path / "run", origins=resolved.origins, device="cpu")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_given_as_a_preset_is_told_how_to_go_on(tmp_path, monkeypatch):
+def test_a_run_given_as_a_preset_is_refused_with_the_command_to_resume(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "config.yaml").write_text("recipe: clip\n")

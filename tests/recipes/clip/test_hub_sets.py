@@ -154,7 +154,7 @@ def test_what_is_no_class_or_image_is_refused(tmp_path, values, settings, messag
         opened(tmp_path / "set", values, **settings)
 
 
-def test_imagenet_on_the_hub_is_told_by_the_order_of_its_classes(saved):
+def test_imagenet_on_the_hub_is_recognized_by_the_order_of_its_classes(saved):
     images = open_class_images(ClassificationConfig(path=f"{saved}/saved", suite="imagenet"))
     assert images.imagenet_classes == ("0", "1", "2")
     ids = open_class_images(ClassificationConfig(path=f"{saved}/saved", suite="imagenet", label_key="wnid"))

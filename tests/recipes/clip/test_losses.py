@@ -324,7 +324,7 @@ def test_memory_is_that_of_the_gradients_and_of_a_known_number_of_chunks(duplica
     assert live.most - known < 1.01 * most * 12 * 20_000 * 4
 
 
-def test_no_gradient_is_computed_where_none_is_asked_for():
+def test_no_gradient_is_computed_if_it_is_not_required():
     image_BD, text_BD = (x.requires_grad_() for x in unit_vectors(8))
     with torch.no_grad():
         loss = own_loss(ClipObjective(toy_config()), Parameters(0.3), image_BD, text_BD)["contrastive_loss"]

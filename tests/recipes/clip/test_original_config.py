@@ -278,7 +278,7 @@ def test_patterns_of_rules_find_the_same_parameters(timm, transformers, tmp_path
 
 
 @pytest.mark.parametrize("rule", [r"loss\.scale", r"image_encoders\.x", r"model\.blocks"])
-def test_patterns_that_cannot_be_said_in_our_names_are_refused(rule):
+def test_patterns_that_our_names_cannot_express_are_refused(rule):
     with pytest.raises(ConfigError, match=r"x\.regex=.* which has no counterpart\n  parameters are called image\.enc"):
         config_of(DGA, [], rules={"x": {"regex": rule}})
 

@@ -223,7 +223,7 @@ def test_each_caption_of_a_list_is_a_pair_and_they_share_their_image(tmp_path):
     assert pairs.image_ids.tolist() == [2**50] * 3
 
 
-def test_images_without_ids_are_told_apart_by_their_place(tmp_path):
+def test_images_without_ids_are_distinguished_by_their_place(tmp_path):
     several = [{"jpg": b"1", "json": as_json(caption=["x", "y"])}, {"jpg": b"1", "txt": b"z"}]
     for name in ("0.tar", "1.tar"):
         write_samples(tmp_path / "s" / name, several)

@@ -14,7 +14,7 @@ from support.toy_held_out import ToyEncoder, toy_pairs
 PIL = pytest.importorskip("PIL.Image")
 
 
-def test_right_and_wrong_are_told_by_the_image_of_a_caption():
+def test_right_and_wrong_depend_on_the_image_of_a_caption():
     model = ToyEncoder().train()
     samples = retrieved_pairs(model, toy_pairs(), num=8, batch_size=7)
     assert model.training

@@ -197,7 +197,7 @@ def test_the_folder_of_a_modality_can_be_named(data, tmp_path):
     assert pretrainkit.check_data(config_with([*data, train])).figures["training examples"] == 5
 
 
-def test_runs_of_earlier_versions_go_on_and_trained_models_take_fewer_modalities(data, tmp_path, monkeypatch):
+def test_runs_of_earlier_versions_resume_and_trained_models_take_fewer_modalities(data, tmp_path, monkeypatch):
     without_seg(tmp_path / "train")
     with monkeypatch.context() as patch:
         patch.setattr(FourM, "check_new_run", lambda *_: None)  # as in a version without this check

@@ -69,7 +69,7 @@ def test_images_are_divided_and_slots_are_in_order(names, mixture, tokens, unuse
                 assert (np.diff(places["encoder"]) > 0).all()
 
 
-def test_tokens_of_a_modality_of_a_segment_lie_together_and_those_of_images_read_nothing():
+def test_tokens_of_a_modality_of_a_segment_are_adjacent_and_those_of_images_read_nothing():
     modalities, _, batch = draw(MOD21, MIX21, 256)
     rows, slots = np.nonzero(is_real(batch, "decoder"))
     numbers = [batch[f"decoder_{name}"][rows, slots].astype(np.int64) for name in ("segment", "modality")]
@@ -80,7 +80,7 @@ def test_tokens_of_a_modality_of_a_segment_lie_together_and_those_of_images_read
     assert (batch["decoder_ids"][rows, slots][~is_text] == 0).all()
 
 
-def test_sequences_are_told_apart_by_the_token_before():
+def test_sequences_are_distinguished_by_the_token_before():
     """Without limits, inputs and targets of a segment contain the complete sequence, and positions count visible
     tokens."""
     mixture = [Component(inputs={"caption": 1.0}, targets={"caption": 1.0})]

@@ -141,7 +141,7 @@ def test_texts_and_the_mixture_that_the_release_lacks_are_read(main: Path) -> No
     assert "not by `datasets`" in notes
 
 
-def test_budgets_may_be_said_twice(main: Path) -> None:
+def test_budgets_may_be_repeated_if_they_are_equal(main: Path) -> None:
     data = DATA.replace("use_wds", "min_input_tokens: 128\n      num_input_tokens: 128\n      use_wds")
     (main.parent / "data.yaml").write_text(data, "utf-8")
     assert imported(main).masking.num_input_tokens == 128
@@ -177,7 +177,7 @@ def test_settings_change_the_file(main: Path) -> None:
     assert config.model.hidden_size == 1024
 
 
-def test_keys_without_effect_are_told(main: Path) -> None:
+def test_keys_without_effect_are_reported(main: Path) -> None:
     found = import_config(main, ("cooldown_tokens=1",), 1)
     assert {"cooldown_tokens", "tokenizer_path", "pairs.wds_n_repeats"} < found.without_effect.keys()
     assert "masking.unused=pad" in " ".join(found.notes)

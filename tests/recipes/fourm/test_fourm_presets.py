@@ -103,7 +103,7 @@ def changed(**update) -> FourMRun:
         (changed(model=small(num_registers=1)), "masking.unused=pad"),
     ],
 )
-def test_what_cannot_be_is_told(config: FourMRun, message: str) -> None:
+def test_invalid_configs_are_reported(config: FourMRun, message: str) -> None:
     assert any(message in problem for problem in config.problems())
 
 

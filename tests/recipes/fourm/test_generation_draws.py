@@ -38,7 +38,7 @@ def test_filters_keep_what_brute_force_keeps(seed: int, num: int, top_k: float, 
     assert set(kept.tolist()) == by_hand(logits, top_k, top_p)
 
 
-def test_a_whole_number_keeps_so_many_tokens() -> None:
+def test_a_whole_number_keeps_that_number_of_tokens() -> None:
     logits = torch.zeros(1, 40, dtype=torch.float64)  # all alike: the first ones
     assert filtered(logits, top_k=5).isfinite().nonzero()[:, 1].tolist() == [0, 1, 2, 3, 4]
 

@@ -60,7 +60,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     return Setup(tmp_path_factory.mktemp("generation"))
 
 
-def test_every_target_is_made_from_every_input(setup: Setup) -> None:
+def test_every_target_is_generated_from_every_input(setup: Setup) -> None:
     for given in (f"rgb={setup.photo}", "caption=a red ball", "det=v0=1 v1=2 v2=300 v3=400 ball"):
         name = given.partition("=")[0]
         targets = [one for one in ("rgb", "depth", "seg", "caption", "det") if one != name or name == "rgb"]
@@ -152,7 +152,7 @@ def test_a_hole_in_a_text_is_filled_in(setup: Setup) -> None:
     assert "ball" in found
 
 
-def test_a_second_model_goes_on_where_the_first_has_no_such_target(setup: Setup) -> None:
+def test_a_second_model_generates_the_targets_that_the_first_lacks(setup: Setup) -> None:
     larger = (setup.larger, setup.build(setup.larger), setup.tokenizer)
     found = setup("a red ball", to=["colors@64", "colors@128"], then=[larger])[0]["outputs"]
     assert {name: len(tokens) for name, tokens in found.items()} == {"colors@64": 64, "colors@128": 256}
@@ -237,7 +237,7 @@ def test_what_cannot_be_is_refused(setup: Setup, options: dict[str, Any], messag
         setup(**{"settings": [], **options})
 
 
-def test_a_run_without_held_out_data_is_told_to_give_files(setup: Setup) -> None:
+def test_a_run_without_held_out_data_is_refused_with_an_option_for_files(setup: Setup) -> None:
     config = setup.config.changed(data={"valid": ()})
     arguments = (setup.model, setup.tokenizer, [])
     with pytest.raises(InputError, match="trained without") as refused:
@@ -326,7 +326,7 @@ def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -
     assert Judge(tokens, None, Classes()).guessed([found, truth, truth], [truth])["pixels"] == 1
 
 
-def test_figures_of_each_data_set_are_told_apart(setup: Setup) -> None:
+def test_figures_of_each_data_set_are_separate(setup: Setup) -> None:
     sets = {
         split: tuple(
             one.model_copy(update={"name": name})

@@ -235,7 +235,7 @@ def test_no_guidance_is_one_pass_and_the_result_without_it(model: FourM) -> None
     assert (np.stack(unseen.contents[DEPTH.name]) >= 0).all()
 
 
-def test_generated_images_join_the_conditions_where_asked(model: FourM) -> None:
+def test_generated_images_join_the_conditions_if_configured(model: FourM) -> None:
     targets = (image(num_steps=1), image(GLOBAL, num_steps=1, guidance=3.0))
     apart, grown = (run(model, *targets, grow_conditions=grow) for grow in (False, True))
     assert not np.array_equal(apart.contents[GLOBAL.name], grown.contents[GLOBAL.name])

@@ -26,7 +26,7 @@ def test_every_schedule_makes_all_tokens(num_steps: int, num_tokens: int, name: 
     )
 
 
-def test_numbers_of_ones_own_go_on_where_some_tokens_are_known() -> None:
+def test_own_token_counts_continue_after_the_known_tokens() -> None:
     assert token_counts((4, 3, 2), 8, 9) == [4, 3, 2]
     assert token_counts((4, 3, 2), 8, 4) == [2, 2]
     assert token_counts((4, 3, 2), 8, 0) == []

@@ -102,7 +102,7 @@ def test_modalities_that_cannot_be_are_refused(fields):
         Modality(name="x", reader="tokens", **fields)
 
 
-def test_pixels_are_made_an_input_as_advised():
+def test_pixels_become_an_input_as_advised():
     pixels = {"name": "x", "reader": "rgb", "kind": "pixels", "image_size": 224, "patch_size": 16, "num_channels": 3}
     with pytest.raises(ValidationError) as refused:
         Modality(**pixels)

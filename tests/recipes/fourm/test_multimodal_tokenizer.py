@@ -34,7 +34,7 @@ def test_ids_are_laid_out_as_published(tmp_path):
     assert vocabulary.encode_words(words) == [204, 4203, 4204, 4253, 4282, 4283]
 
 
-def test_reserved_words_are_found_in_texts(tmp_path):
+def test_reserved_words_are_detected_in_texts(tmp_path):
     vocabulary = TextVocabulary(folder(tmp_path))
     boxes, caption = vocabulary.encode(["v0=12 v1=3 v2=999 v3=0 potted plant", "A dog and a Wine glass"])
     assert boxes == [216, 1207, 3203, 3204, 4255]
@@ -94,7 +94,7 @@ def test_smaller_vocabularies_have_fewer_sentinels_and_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "message"), [(4284, "reserved"), (9000, "yields")])
-def test_sizes_that_cannot_be_are_refused_with_one_that_can(size, message):
+def test_impossible_sizes_are_refused_with_a_possible_one(size, message):
     with pytest.raises(DataError, match=message):
         train_multimodal(COUNTS, size, classes=COCO_CLASSES, num_sentinels=200, num_bins=1000)
 

@@ -82,7 +82,7 @@ def test_sequences_have_a_length_and_no_steps(tmp_path):
     )
 
 
-def test_the_command_for_a_file_is_told(tmp_path):
+def test_the_command_for_a_file_is_printed(tmp_path):
     for name, text in (("base", BASE), ("later", LATER)):
         (tmp_path / f"{name}.yaml").write_text(text)
         found = api.import_config(tmp_path / f"{name}.yaml")

@@ -135,7 +135,7 @@ def test_a_config_that_describes_another_encoder_is_refused(glue, tmp_path):
 
 
 @pytest.mark.parametrize("is_modern", [False, True])
-def test_before_it_is_trained_the_encoder_says_what_it_said(is_modern, glue, tmp_path):
+def test_before_training_the_encoder_has_its_pretrained_outputs(is_modern, glue, tmp_path):
     path = write_encoder(tmp_path / "encoder", is_modern=is_modern)
     _, opened = finetuned(path, glue, tmp_path / "run", "optimizer.peak_lr=1e-12")
     batch, source = first_batch(opened, 4), api.open_model(path).model

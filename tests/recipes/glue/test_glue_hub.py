@@ -42,7 +42,7 @@ def read(name, split, *, needs_label):
     return read_place(source, own, TASKS[name], needs_label=needs_label)
 
 
-def test_the_stand_in_has_every_task():
+def test_the_replacement_hub_has_every_task():
     assert set(CASES) == set(TASKS)
 
 
@@ -68,7 +68,7 @@ def test_test_sets_of_the_hub_have_no_labels_to_train_on(hub):
         read("rte", "test", needs_label=True)
 
 
-def test_where_the_hub_cannot_be_reached_it_is_told_how_to_do_without(monkeypatch):
+def test_if_the_hub_cannot_be_reached_a_local_folder_is_suggested(monkeypatch):
     stand_in(monkeypatch, {})
     with pytest.raises(DataError, match=r"data\.task_folders\.glue=DIR"):
         read("rte", "train", needs_label=True)

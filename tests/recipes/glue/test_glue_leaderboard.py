@@ -66,7 +66,7 @@ def test_the_check_names_what_is_wrong(name, text, problem, tmp_path):
     assert problem in found[0]
 
 
-def test_official_numbers_of_rows_are_asked_for(tmp_path):
+def test_official_numbers_of_rows_are_required(tmp_path):
     path = write_submission(submission(), tmp_path / "s.zip")
     assert len(problems_of(path)) == len(NUM_ROWS) - 1
 

@@ -51,7 +51,7 @@ def test_evaluate_takes_the_folder_of_a_benchmark_as_fine_tuning_does(finished, 
     assert all(other == first for other in others)
 
 
-def test_a_model_that_was_not_fine_tuned_says_how_it_is_asked(encoder, tmp_path):
+def test_a_model_that_was_not_fine_tuned_is_refused_with_the_command_to_use(encoder, tmp_path):
     with pytest.raises(InputError, match="not a fine-tuned model") as error:
         api.predict(encoder, tmp_path / "answers.jsonl", task="sst2")
     assert str(error.value).endswith("or use it as it is: pretrainkit generate")
@@ -104,7 +104,7 @@ def test_every_kind_of_task_trains_and_is_scored(task, names, encoder, glue, tmp
     assert all(np.isfinite(value) for value in metrics.values())
 
 
-def test_a_stopped_run_ends_as_one_that_was_not(encoder, glue, tmp_path):
+def test_a_resumed_run_ends_like_an_uninterrupted_run(encoder, glue, tmp_path):
     settings = ("data.num_epochs=null", "num_steps=6", "checkpoint.every_steps=3", "checkpoint.keep_last=9")
     whole = finetune("mrpc", encoder, glue, tmp_path / "whole", *settings)
     short = (*settings[:1], "num_steps=3", *settings[2:], "schedule.name=constant")
@@ -116,7 +116,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(encoder, glue, tmp_path):
     assert whole["loss"] != constant["loss"]
 
 
-def test_tables_of_ones_own_have_their_classes_found(encoder, tmp_path):
+def test_the_classes_of_own_tables_are_detected(encoder, tmp_path):
     rows = [{"claim": "the man was fine", "proof": "a house", "verdict": name} for name in ("yes", "no", "maybe")]
     for split in ("train", "valid"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows * 4)))
@@ -150,7 +150,7 @@ def test_a_second_task_starts_from_the_encoder_of_the_first(finished, glue, tmp_
 
 
 @pytest.mark.parametrize(("more", "goes_on"), [((), True), (("model.pooling=mean",), False)])
-def test_a_head_goes_on_only_where_it_reads_the_same(finished, glue, tmp_path, more, goes_on):
+def test_a_head_is_kept_only_if_it_reads_the_same(finished, glue, tmp_path, more, goes_on):
     settings = ("data.num_epochs=null", "num_steps=1", "optimizer.peak_lr=1e-9", *more)
     finetune("sst2", finished[0], glue, tmp_path / "run", *settings)
     before, after = (api.load_model(path).head.weight for path in (finished[0], tmp_path / "run"))

@@ -144,7 +144,7 @@ def finished(encoder, files, tmp_path_factory):
     return out, finetune(encoder, files, out, "data.num_epochs=3", "evaluate.every_epochs=null")
 
 
-def test_it_learns_where_answers_stand_and_when_there_is_none(finished):
+def test_it_learns_where_answers_are_and_when_a_question_has_no_answer(finished):
     assert finished[1]["valid_f1"] > 90
     assert finished[1]["valid_best_f1"] >= finished[1]["valid_f1"]
     assert api.open_model(finished[0]).config.data.spans.null_threshold == 0
@@ -179,7 +179,7 @@ def test_where_all_questions_have_answers_all_are_answered(encoder, files, tmp_p
     assert all(json.loads(line)["answer"] for line in out.read_text().splitlines())
 
 
-def test_a_stopped_run_on_questions_ends_as_one_that_was_not(encoder, files, tmp_path):
+def test_a_resumed_run_on_questions_ends_like_an_uninterrupted_run(encoder, files, tmp_path):
     settings = ("data.num_epochs=null", "checkpoint.every_steps=2", "schedule.name=constant")
     whole = finetune(encoder, files, tmp_path / "whole", *settings, "num_steps=4")
     finetune(encoder, files, tmp_path / "part", *settings, "num_steps=2")

@@ -70,7 +70,7 @@ def test_the_report_has_held_out_sentences(finished):
     assert {type(mark["is_right"]) for mark in samples[0]["answer"]} == {bool}
 
 
-def test_a_stopped_run_on_words_ends_as_one_that_was_not(encoder, files, tmp_path):
+def test_a_resumed_run_on_words_ends_like_an_uninterrupted_run(encoder, files, tmp_path):
     settings = ("data.num_epochs=null", "checkpoint.every_steps=2", "schedule.name=constant")
     whole = finetune(encoder, files, tmp_path / "whole", *settings, "num_steps=4")
     finetune(encoder, files, tmp_path / "part", *settings, "num_steps=2")
@@ -79,7 +79,7 @@ def test_a_stopped_run_on_words_ends_as_one_that_was_not(encoder, files, tmp_pat
     assert {name: resumed[name] for name in names} == {name: whole[name] for name in names}
 
 
-def test_the_label_stands_at_the_first_slot_of_its_word(finished):
+def test_the_label_is_at_the_first_slot_of_its_word(finished):
     opened = api.open_model(finished[0])
     source = opened.recipe.open_data(opened.config, "valid")
     batch = source.build(records_of(source, np.array([3, 0])))

@@ -115,7 +115,7 @@ def test_fact_39_the_second_text_of_a_pair_has_type_1_with_its_end(encoder, glue
     assert batch["second_begins"][0] == num + 2
 
 
-def test_no_example_is_longer_than_asked(encoder, glue):
+def test_no_example_is_longer_than_the_maximum(encoder, glue):
     batch = first_examples(bound("mrpc", encoder, glue, max_seq_length=8), "train", 40)
     assert batch["lengths"].max() == 8
 

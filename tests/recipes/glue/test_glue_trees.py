@@ -144,7 +144,7 @@ def is_tree(heads):
     return heads.count(0) == 1 and all(map(reaches_root, heads))
 
 
-def test_answers_are_trees_where_that_is_asked_for(finished, files, tmp_path):
+def test_answers_are_trees_if_requested(finished, files, tmp_path):
     asked = [random.Random(number).choices(GOOD + BAD, k=6) for number in range(12)]
     (tmp_path / "new.jsonl").write_text("\n".join(json.dumps({"words": words}) for words in asked))
     found = {}
@@ -159,7 +159,7 @@ def test_answers_are_trees_where_that_is_asked_for(finished, files, tmp_path):
     assert metrics["uas"] > 60
 
 
-def test_a_stopped_run_on_trees_ends_as_one_that_was_not(encoder, files, tmp_path):
+def test_a_resumed_run_on_trees_ends_like_an_uninterrupted_run(encoder, files, tmp_path):
     settings = ("data.num_epochs=null", "checkpoint.every_steps=2", "schedule.name=constant")
     whole = finetune(encoder, files, tmp_path / "whole", *settings, "num_steps=4")
     finetune(encoder, files, tmp_path / "part", *settings, "num_steps=2")

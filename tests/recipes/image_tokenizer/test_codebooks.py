@@ -45,7 +45,7 @@ def test_each_latent_gets_the_nearest_code(distance: str) -> None:
     assert torch.allclose(found.codes_BDhw, book.codes_of(found.ids))
 
 
-def test_the_gradient_goes_past_the_rounding() -> None:
+def test_the_gradient_passes_through_the_rounding() -> None:
     values = latents().requires_grad_()
     weights = torch.randn(6, 4, 2, 2)
     (codebook()(values, KEYS).codes_BDhw * weights).sum().backward()
@@ -90,7 +90,7 @@ def test_euclidean_codes_are_smoothed_averages() -> None:
 
 
 @pytest.mark.parametrize("revival", ["latents", "split", "none"])
-def test_codes_that_are_not_used_come_back_where_that_is_asked(revival: str) -> None:
+def test_unused_codes_are_reinitialized_if_configured(revival: str) -> None:
     book = codebook(revival=revival)
     with torch.no_grad():
         book.codes_KD[1:] = -latents()[0, :, 0, 0]  # far from nearly all latents

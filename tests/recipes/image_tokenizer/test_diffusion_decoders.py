@@ -88,7 +88,7 @@ def test_noise_is_that_of_the_example() -> None:
     assert not torch.equal(both, decoder.denoise(IMAGES, CODES, KEYS + 9)[1])
 
 
-def test_codes_are_hidden_as_often_as_asked_and_never_in_use() -> None:
+def test_codes_are_hidden_at_the_configured_rate_and_never_in_evaluation() -> None:
     keys, codes = torch.arange(2000), torch.ones(2000, 2, 4, 4)
     whole = Knows(NoiseConfig(dropout=0.3))._hidden(codes, keys)
     assert set(whole.flatten(1).float().mean(1).tolist()) == {0.0, 1.0}

@@ -86,7 +86,7 @@ def test_every_parameter_gets_a_gradient_from_every_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vit", "conv", "classes"])
-def test_images_of_other_sizes_are_read_and_made(name: str) -> None:
+def test_images_of_other_sizes_are_encoded_and_decoded(name: str) -> None:
     config = KINDS[name]
     tokenizer = build(config).eval()
     quantized = tokenizer.encode(values_of(config, 32))
@@ -151,11 +151,11 @@ def test_files_become_values() -> None:
         (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(masks_places=True)})), "dropout above 0"),
     ],
 )
-def test_what_cannot_be_is_told(config, message: str) -> None:
+def test_invalid_configs_are_reported(config, message: str) -> None:
     assert any(message in problem for problem in [*config.problems(), *unread(config)])
 
 
-def test_domains_that_cannot_be_are_told() -> None:
+def test_invalid_domains_are_refused() -> None:
     with pytest.raises(ValueError, match="num_channels=4\n  set num_channels=3"):
         Domain(name="x", kind="colors", num_channels=4)
     with pytest.raises(ValueError, match="which needs num_classes"):

@@ -101,7 +101,7 @@ def test_another_network_sees_what_differs(timm, distance: str) -> None:
     assert perceptual(A[:, :1], B[:, :1]).shape == (3,)
 
 
-def test_networks_that_cannot_be_opened_are_told(timm, tmp_path) -> None:
+def test_networks_that_cannot_be_opened_are_refused(timm, tmp_path) -> None:
     from pretrainkit.recipes.image_tokenizer.losses import Perceptual
 
     broken = tmp_path / "weights.safetensors"

@@ -96,7 +96,7 @@ def changed(config=None, **update) -> ImageTokenizerRun:
         (changed(data=ImageTokenizerDataConfig(batch_size=4, min_image_size=40)), "do not fit"),
     ],
 )
-def test_what_cannot_be_is_told(config: ImageTokenizerRun, message: str) -> None:
+def test_invalid_configs_are_reported(config: ImageTokenizerRun, message: str) -> None:
     assert any(message in problem for problem in config.problems())
 
 

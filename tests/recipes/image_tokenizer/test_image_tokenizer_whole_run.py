@@ -84,7 +84,7 @@ def run(images: Path) -> Path:
     return train(images, images / "whole")
 
 
-def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights_and_codes(run: Path, tmp_path: Path) -> None:
+def test_a_run_resumed_in_the_middle_ends_with_the_same_weights_and_codes(run: Path, tmp_path: Path) -> None:
     assert_goes_on_exactly(run, tmp_path / "copy")
 
 
@@ -212,7 +212,7 @@ def test_evaluation_and_tokens_see_the_whole_photograph_resized_by_pillow(run: P
     np.testing.assert_array_equal(tokens[0], open_image_tokenizer(run).encode(expected[None])[0])
 
 
-def test_tokens_lie_beside_the_images_and_fourm_reads_them(run: Path, images: Path, tmp_path: Path) -> None:
+def test_tokens_are_written_beside_the_images_and_fourm_reads_them(run: Path, images: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(images / "valid", data)
     manifest = tokenize_images(run, data, num_parts=3, min_scale=0.5)
@@ -341,7 +341,7 @@ def test_a_decoder_can_be_trained_on_a_finished_encoder(run: Path, images: Path,
         (("data.valid=",), "nothing to evaluate on|data.valid"),
     ],
 )  # fmt: skip
-def test_data_that_do_not_fit_are_told_before_training(images: Path, tmp_path: Path, more, message: str) -> None:
+def test_data_that_do_not_fit_are_refused_before_training(images: Path, tmp_path: Path, more, message: str) -> None:
     if more[0] == "data.valid=":
         more = (f"data.valid={images / 'train'}",)
         message = "that is also in data.train"

@@ -142,7 +142,7 @@ def test_a_file_says_what_it_is(tmp_path) -> None:
     assert state.keys() == tokenizer.state_dict().keys()
 
 
-def test_what_the_original_has_not_is_told() -> None:
+def test_models_that_the_original_lacks_are_refused() -> None:
     with pytest.raises(InputError, match="no quantizer 'fsq'"):
         config_of(PRESETS["rgb"]().model.model_copy(update={"quantizer": FiniteScalarConfig(levels=(4, 4))}))
     with pytest.raises(InputError, match="no encoder like"):

@@ -127,7 +127,7 @@ def test_no_share_varies_nothing(folders):
     assert np.array_equal(plain.examples(chosen).pixels, none.examples(chosen).pixels)
 
 
-def test_what_cannot_be_drawn_is_told_before_training(folders, tmp_path):
+def test_text_that_cannot_be_drawn_is_refused_before_training(folders, tmp_path):
     with pytest.raises(ConfigError, match=r"pictures, and data.augment cannot change their font\n.*--text-only"):
         bind(run_config(folders["pictures"], augment={"sizes": [6]}))
     bind(run_config(folders["text"], valid=folders["pictures"], augment={"sizes": [6]}))

@@ -121,7 +121,7 @@ def vectors_of(encoder: nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("settings", [(), ("text.pooling_norm=false",)])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_the_originals_poolings_are_told_apart_or_asked_for(
+def test_the_poolings_of_the_original_are_distinguished_or_must_be_chosen(
     pooling: str, settings: tuple[str, ...], tmp_path: Path
 ) -> None:
     model = as_original(tmp_path / "original", pooling, *settings)
@@ -259,7 +259,7 @@ def test_what_was_written_is_read_with_the_same_features(case: str, zero: str, t
     assert torch.equal(trained.head.weight, model.head.weight)
 
 
-def test_the_grid_of_a_shortened_model_is_found_in_its_trained_table(tmp_path: Path) -> None:
+def test_the_grid_of_a_shortened_model_is_inferred_from_its_trained_table(tmp_path: Path) -> None:
     config, model = classifier("words", "model.grid_width=23")
     with torch.no_grad():
         table = position_table(36, 16, 23)
@@ -270,7 +270,7 @@ def test_the_grid_of_a_shortened_model_is_found_in_its_trained_table(tmp_path: P
     assert read_classifier(tmp_path / "six").config.model.grid_width is None
 
 
-def test_what_has_no_published_form_is_said(tmp_path: Path) -> None:
+def test_a_model_without_a_published_form_is_refused(tmp_path: Path) -> None:
     config, model = classifier("examples", "text.pooling=pma:2")
     with pytest.raises(InputError, match="pma:2 has no Hugging Face form"):
         write_classifier(model, config, tmp_path / "out", renderer=None)

@@ -270,7 +270,7 @@ def test_a_shortened_model_keeps_its_grid_through_a_folder(tmp_path: Path) -> No
     assert (read.max_patches, read.grid_width) == (9, 4)
 
 
-def test_longer_tables_begin_with_what_was_there_and_go_on_by_the_formula() -> None:
+def test_longer_tables_keep_their_rows_and_continue_by_the_formula() -> None:
     model = awake_model()
     config, longer = with_length(model.state_dict(), model.config, 25)
     table = longer["encoder.position_embedding"]

@@ -59,7 +59,7 @@ def test_it_learns_what_letters_look_like(folder: Path, tmp_path: Path) -> None:
     assert finetune(folder, tmp_path / "run", "num_steps=30", "checkpoint.every_steps=30")["valid_accuracy"] > 90
 
 
-def test_a_run_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_exactly(folder: Path, tmp_path: Path) -> None:
     require_exact_resume(folder / "run", tmp_path / "half")
 
 
@@ -207,7 +207,7 @@ def test_an_answer_of_a_run_is_explained(folder: Path) -> None:
     assert found.picture().shape[:2] == (16, len(found.columns_XP))
 
 
-def test_a_font_stands_for_a_renderer(folder: Path, tmp_path: Path) -> None:
+def test_a_font_can_replace_a_renderer(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "encoder", tmp_path / "encoder")
     shutil.rmtree(tmp_path / "encoder" / "tokenizer")
     more = [f"init_from={tmp_path}/encoder", f"data.tokenizer={folder}/latin.ttf", "num_steps=1"]

@@ -48,13 +48,13 @@ def test_published_setting_gives_the_measured_masks() -> None:
     assert ((masks[:, 6:520].mean(0) > 0.2) & (masks[:, 6:520].mean(0) < 0.32)).all()
 
 
-def test_first_span_lies_in_the_text() -> None:
+def test_first_span_is_in_the_text() -> None:
     lengths = np.full(500, 7)
     masks = draw_masks(PUBLISHED, keys(2, 500), lengths, 529)
     assert masks[:, :8].any(1).all()
 
 
-def test_first_span_may_lie_anywhere_in_the_text_and_its_end_patch() -> None:
+def test_first_span_may_be_anywhere_in_the_text_and_its_end_patch() -> None:
     config = PixelObjectiveConfig(
         mask_ratio=0.001, mask_region="canvas", max_span_length=1, cumulative_span_weights=(1,)
     )

@@ -125,7 +125,7 @@ def test_masks_do_not_depend_on_the_other_rows_of_a_batch(folders, region):
         assert np.array_equal(alone.is_masked_BN[0], together.is_masked_BN[place, :used])
 
 
-def test_every_epoch_masks_anew_but_held_out_rows_never_change(folders):
+def test_every_epoch_draws_new_masks_but_held_out_rows_never_change(folders):
     for split, is_equal in (("train", False), ("valid", True)):
         path = str(folders["text"])
         source = open_source(run_config(path, path), split)

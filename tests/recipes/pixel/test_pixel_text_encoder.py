@@ -141,14 +141,14 @@ def test_shortening_to_256_keeps_rows_0_to_256() -> None:
     assert torch.equal(table, model.encoder.position_embedding[:257])
 
 
-def test_longer_tables_go_on_by_their_formula() -> None:
+def test_longer_tables_continue_by_their_formula() -> None:
     run = small_run(max_patches=25)
     longer = run.model_copy(update={"model": run.model.model_copy(update={"max_patches": 100, "grid_width": 5})})
     table = build_text_encoder(longer, build(run.model)).position_embedding
     assert torch.equal(table.detach(), position_table(100, 16, 5))
 
 
-def test_dropout_on_embeddings_is_the_hidden_one_unless_told(trained: PixelForPretraining) -> None:
+def test_dropout_on_embeddings_is_the_hidden_dropout_unless_configured(trained: PixelForPretraining) -> None:
     run = small_run(hidden_dropout=0.2)
     assert build_text_encoder(run, build(run.model)).embedding_dropout_rate == 0.2
     noisy = encoder_of(trained, embedding_dropout=0.5, pooling="cls").train()

@@ -114,7 +114,7 @@ def test_the_longer_text_of_a_pair_loses_its_end(reader: PixelReader, first: int
         assert abs(kept[0] - kept[1]) <= 1
 
 
-def test_words_begin_in_the_slots_that_are_said(reader: PixelReader) -> None:
+def test_words_begin_in_the_slots_that_word_starts_returns(reader: PixelReader) -> None:
     read = reader.read_words([WORDS[:4], WORDS], 200)
     for index, words in enumerate([WORDS[:4], WORDS]):
         starts = read.word_starts(index)

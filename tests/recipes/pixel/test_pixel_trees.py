@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-def test_parsing_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
+def test_parsing_resumes_exactly(folder: Path, tmp_path: Path) -> None:
     require_exact_resume(folder / "run", tmp_path / "half")
 
 

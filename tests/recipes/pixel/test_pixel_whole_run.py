@@ -73,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "whole"
 
 
-def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
+def test_a_run_resumed_in_the_middle_ends_with_the_same_weights(run: Path, tmp_path: Path) -> None:
     assert_goes_on_exactly(run, tmp_path / "half")
 
 

@@ -53,7 +53,7 @@ def test_it_learns_what_words_look_like(folder: Path, tmp_path: Path) -> None:
     assert finetune(folder, tmp_path / "run", *more)["valid_accuracy"] > 90
 
 
-def test_tagging_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
+def test_tagging_resumes_exactly(folder: Path, tmp_path: Path) -> None:
     require_exact_resume(folder / "run", tmp_path / "half")
 
 
@@ -62,7 +62,7 @@ def test_an_export_is_the_run(folder: Path, tmp_path: Path, format: str) -> None
     assert_exports_are_the_run(folder / "run", tmp_path, "glue", format)
 
 
-def test_a_label_stands_at_the_first_patch_of_its_word(folder: Path) -> None:
+def test_a_label_is_at_the_first_patch_of_its_word(folder: Path) -> None:
     opened = api.open_model(folder / "run")
     source = opened.recipe.open_data(opened.config, "valid")
     batch = source.build(records_of(source, np.arange(4)))
@@ -74,7 +74,7 @@ def test_a_label_stands_at_the_first_patch_of_its_word(folder: Path) -> None:
     assert inked.all()
 
 
-def test_every_word_gets_an_answer_or_is_told_to_be_cut(folder: Path, tmp_path: Path) -> None:
+def test_every_word_gets_an_answer_or_is_marked_as_cut(folder: Path, tmp_path: Path) -> None:
     rows = [{"words": ["mwm", "o"] * num} for num in (1, 4, 20)]
     (tmp_path / "long.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     out = api.predict(folder / "run", tmp_path / "out.jsonl", input=tmp_path / "long.jsonl", device="cpu")

@@ -102,7 +102,7 @@ def test_named_tasks_go_to_worker_processes_and_leave_their_vocabulary_open(task
     assert task.cache_marker is not None
 
 
-def test_what_is_left_open_is_asked_for_by_name(tmp_path):
+def test_open_parts_of_a_task_are_required_by_name(tmp_path):
     task = REGISTRY.get_task("glue_cola_v002")
     with pytest.raises(
         ConfigError, match=r"'glue_cola_v002' leaves its vocabulary to the run.*\n.*data\.tokenizer=DIR"

@@ -197,7 +197,7 @@ def test_a_cache_of_documents_gives_the_segments_of_its_source(tmp_path):
         assert all(one[name].tolist() == other[name].tolist() for name in ("inputs", "targets"))
 
 
-def test_a_cache_is_found_for_the_same_data_and_vocabulary_wherever_they_lie(tmp_path):
+def test_a_cache_is_used_for_the_same_data_and_vocabulary_in_any_folder(tmp_path):
     for name in ("here", "there"):
         write(tmp_path / name / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA\tB\tentailment\n")
     caches = [tmp_path / "caches"]
@@ -207,7 +207,7 @@ def test_a_cache_is_found_for_the_same_data_and_vocabulary_wherever_they_lie(tmp
     assert not other.bind("train", caches=caches).is_cached
 
 
-def test_what_a_mixture_lacks_is_told_at_once_and_can_be_left_out(tmp_path):
+def test_tasks_that_a_mixture_lacks_are_reported_together_and_can_be_left_out(tmp_path):
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA\tB\tentailment\n")
     write(tmp_path / "CoLA/train.tsv", "a\t1\t\tIt is.\n")
     folders = {"glue": str(tmp_path)}
@@ -227,7 +227,7 @@ def test_what_a_mixture_lacks_is_told_at_once_and_can_be_left_out(tmp_path):
         REGISTRY.supplied(Supply(BYTES, folders, left_out=everything)).tasks("glue_v002_proportional")
 
 
-def test_a_folder_that_is_not_there_is_told_and_the_hub_is_asked_only_without_one(tmp_path, monkeypatch):
+def test_a_missing_folder_is_reported_and_the_hub_is_used_only_without_a_folder(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"nowhere, configured for the data of glue, is not a folder"):
         supplied("glue_rte_v002", glue=tmp_path / "nowhere")
     with pytest.raises(

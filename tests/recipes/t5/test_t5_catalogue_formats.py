@@ -236,7 +236,7 @@ def test_wsc_trains_on_right_nouns_only_and_is_judged_by_the_noun():
     assert [judge(text, example=example) for text in ("the brother", "Tom's", "")] == [0, 1, -1]
 
 
-def test_a_pronoun_that_is_not_where_wsc_says_is_found_near_by():
+def test_a_pronoun_beside_the_position_in_wsc_is_located():
     row = {"span1_text": "Tom", "span1_index": 0, "span2_text": "him", "span2_index": 3, "label": 1}
     (made,) = rows("super_glue_wsc_v102_simple_eval", {**row, "text": 'Tom laughed. "Good for him," he said. '})
     assert made["inputs"] == 'wsc: Tom laughed. "Good for *him* ," he said.'
@@ -249,7 +249,7 @@ def test_an_answer_that_is_no_run_of_words_is_left_out_of_spans():
     assert texts("squad_v010_allanswers_span", row) == []
 
 
-def test_spans_made_of_answers_are_right_by_the_metric():
+def test_spans_of_answers_are_right_by_the_metric():
     row = {"id": "b", "context": "No, it was (so he said) Tom-Tom, the cat.", "question": "?"}
     answers = {"text": ["Tom-Tom, the cat"]}
     (made,) = rows("squad_v010_allanswers_span", {**row, "answers": answers})
@@ -282,7 +282,7 @@ def test_long_inputs_of_trivia_qa_are_cut_around_the_answer():
     assert window_with_answer(absent, {"inputs": 10}, np.random.default_rng(0))["inputs"].tolist() == list(range(20))
 
 
-def test_punctuation_stands_alone_and_leaves_one_space():
+def test_punctuation_is_separated_and_leaves_one_space():
     assert spaced("What is  J.R.R.'s\n“name”?") == "What is J . R . R . ' s “name” ? "
 
 

@@ -143,7 +143,7 @@ def test_packed_prefix_language_models_fill_their_rows(folder, tokenizer):
         (("data.train=x", "data.tokenizer=bytes"), ConfigError, r"data\.tokenizer=bytes has an effect only with data"),
     ],
 )
-def test_what_is_missing_is_told_before_anything_is_computed(folder, words, error, message):
+def test_missing_settings_are_reported_before_anything_is_computed(folder, words, error, message):
     with pytest.raises(error, match=message):
         pretrainkit.train(config_of(folder, *words), folder / "never")
     assert not (folder / "never").exists()

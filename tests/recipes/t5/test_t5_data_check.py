@@ -16,7 +16,7 @@ from pretrainkit.tasks.user_modules import import_modules
 from support.t5_runs import records, run_of, task_run
 
 
-def test_of_token_shards_plans_sentinels_rows_and_the_first_loss_are_told(folders):
+def test_the_check_of_token_shards_reports_plans_sentinels_rows_and_the_first_loss(folders):
     config = run_of(folders, data={"train": f"{folders[0]},{folders[1]}"})
     found = pretrainkit.check_data(config, num=2)
     sizes = open_source(bind(config), "train").sizes
@@ -36,7 +36,7 @@ def test_of_token_shards_plans_sentinels_rows_and_the_first_loss_are_told(folder
     assert found.notes == []
 
 
-def test_of_tasks_what_is_cut_and_what_is_not_cached_is_told(module):
+def test_the_check_of_tasks_reports_what_is_cut_and_not_cached(module):
     found = pretrainkit.check_data(task_run(module, "t5_source_both", input_length=12), num=1)
     assert found.figures["caches"] == "0 of 2 tasks"
     assert not any("cache" in note for note in found.notes)
@@ -49,7 +49,7 @@ def test_of_tasks_what_is_cut_and_what_is_not_cached_is_told(module):
     assert re.fullmatch(r"copy: train \d+", found.examples[0]["inputs_pretokenized"])
 
 
-def test_a_large_task_without_a_cache_is_told(module, tmp_path, monkeypatch):
+def test_a_large_task_without_a_cache_is_reported(module, tmp_path, monkeypatch):
     monkeypatch.setattr(data_check, "_LARGE", 40)
     config = task_run(module, "t5_source_marked")
     assert any("t5_source_marked: large and without a cache" in note for note in pretrainkit.check_data(config).notes)

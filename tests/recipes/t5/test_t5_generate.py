@@ -40,7 +40,7 @@ def pieces(tokenizer):
     return SentencePieceVocabulary(tokenizer, 100)
 
 
-def test_sentinels_are_found_wherever_they_stand(pieces):
+def test_sentinels_are_recognized_at_any_position(pieces):
     for vocabulary in (BYTES, pieces):
         first, second = vocabulary.sentinel_ids[:2]
         ids = encode("Thank<extra_id_0> you <extra_id_1> on", vocabulary)
@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_model_to_the_encoded_prompt(tokenizer, pieces)
     assert found[1]["text"].startswith("Thank you")
 
 
-def test_language_models_go_on_with_the_prompt(tokenizer, pieces):
+def test_language_models_continue_the_prompt(tokenizer, pieces):
     config = run_config(model_config("lm", vocab_size=256))
     data = config.data.model_copy(update={"denoising": config.data.denoising.model_copy(update={"name": "full_lm"})})
     config = config.model_copy(update={"data": data})
@@ -92,7 +92,7 @@ def test_language_models_go_on_with_the_prompt(tokenizer, pieces):
     assert found["text"].startswith("the boat")
 
 
-def test_several_answers_are_told_apart(tokenizer):
+def test_several_answers_are_separate(tokenizer):
     config = run_config(model_config(vocab_size=256))
     model = random_model(config.model)
     (beams,) = RECIPE.generate(config, model, tokenizer, ["the boat"], num=3, beams=4, max_length=5)

@@ -193,7 +193,7 @@ def test_other_weights_are_another_question(export, tmp_path):
         ({"input": "a.jsonl", "inputs": "x", "shard": (2, 2)}, "shard 2 of 2"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(export, tmp_path, monkeypatch, settings, message):
+def test_invalid_requests_are_refused(export, tmp_path, monkeypatch, settings, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"x": "the boat", "y": "a man"}\n')
     with pytest.raises(InputError, match=message):

@@ -52,7 +52,7 @@ def test_fact_2_attention_is_not_always_as_wide_as_the_model():
     assert all(inner[f"{f}-{s}"].head_size == 64 for f in ("1.1", "mt5") for s in FAMILIES[f].sizes)
 
 
-def test_a_model_on_meta_can_be_made_real():
+def test_a_model_on_meta_can_be_initialized_later():
     with torch.device("meta"):
         model = build(model_config())
     torch.manual_seed(0)

@@ -30,7 +30,7 @@ def test_sentinels_have_names_and_ends_are_left_out():
     assert readable([60, 5], WORDS, ids) == "? w5"
 
 
-def test_samples_show_what_is_asked_and_the_truth(tmp_path, monkeypatch):
+def test_samples_show_the_input_and_the_truth(tmp_path, monkeypatch):
     write_shards(tmp_path / "s", [[[np.arange(5, 45)] * 5]], vocab_size=50, special=SPECIAL)
     (tmp_path / "s/tokenizer").mkdir()
     pieces = SimpleNamespace(**vars(WORDS), pieces=lambda: [str(index) for index in range(50)])

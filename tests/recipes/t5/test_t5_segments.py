@@ -137,7 +137,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_kept_segments_are_those_that_are_found_and_are_found_once(tmp_path, settings, monkeypatch):
+def test_kept_segments_equal_the_computed_ones_and_are_computed_once(tmp_path, settings, monkeypatch):
     shards, _ = shards_of(tmp_path / "s", np.random.default_rng(3).integers(1, 300, 200))
     settings = {"is_random_length": False, "is_uniform_start": False} | settings
     monkeypatch.setattr(segments, "_BLOCK", 11)

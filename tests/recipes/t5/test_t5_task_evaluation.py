@@ -101,7 +101,7 @@ def test_the_metrics_of_a_task_are_those_of_every_evaluation_and_it_is_learned(r
     assert "majority_judged_small/mean_score" not in summary  # a constant answer has no score
 
 
-def test_what_the_model_answered_lies_in_the_run_folder(run):
+def test_answers_of_the_model_are_in_the_run_folder(run):
     names = sorted(path.name for path in (run / "evaluations").iterdir())
     assert names == [f"judged_small-{step:06d}.jsonl" for step in (0, 40, 80, 120)]
     lines = lines_of(run / "evaluations" / names[-1])
@@ -156,7 +156,7 @@ def test_a_run_on_tasks_is_evaluated_from_another_folder(module, tmp_path, monke
     assert "judged_small/accuracy" in pretrainkit.evaluate(tmp_path / "run")
 
 
-def test_rows_without_a_label_are_told_before_they_are_judged(tmp_path, caplog):
+def test_rows_without_a_label_are_reported_before_they_are_judged(tmp_path, caplog):
     folder = tmp_path / "CoLA"
     folder.mkdir()
     (folder / "train.tsv").write_text("x\t1\t\tIt is.\n")
@@ -167,7 +167,7 @@ def test_rows_without_a_label_are_told_before_they_are_judged(tmp_path, caplog):
     assert "glue_cola_v002: 2 of 2 rows of test have no label (their target is <unk>)" in caplog.text
 
 
-def test_a_split_to_judge_by_that_tasks_lack_is_told(module, tmp_path, caplog):
+def test_a_split_for_inference_that_tasks_lack_is_reported(module, tmp_path, caplog):
     config = config_of(module, "judged_all", "num_steps=1", "evaluate.infer.split=test")
     with pytest.raises(ConfigError, match=r"no task of 'judged_all' has that split\n  use one of: train, validation"):
         pretrainkit.train(config, tmp_path / "run")
@@ -217,7 +217,7 @@ def test_all_checkpoints_of_a_run_are_evaluated_and_none_of_them_twice(run, tmp_
     assert [line["step"] for line in lines_of(out)] == [1, 100, 120]
 
 
-def test_losses_are_of_as_many_examples_of_each_task_as_asked_and_without_dropout(module, tmp_path, monkeypatch):
+def test_losses_use_the_configured_number_of_examples_of_each_task_and_no_dropout(module, tmp_path, monkeypatch):
     """T5X's train_eval: the mixture, and each task that has the split."""
     settings = ["num_steps=1", "evaluate.num_examples=10", "evaluate.num_examples_per_task=7", "evaluate.batch_size=4"]
     settings += ["evaluate.infer=null", "model.dropout=0.5", "precision.compute=float32", "data.held_out_share=null"]

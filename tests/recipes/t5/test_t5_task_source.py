@@ -45,7 +45,7 @@ def test_tasks_without_the_split_are_left_out_and_none_left_is_an_error(module):
         open_source(bind(task_run(module, "t5_source_both", train_split="test")), "train")
 
 
-def test_tasks_without_a_split_are_told_of_once_in_a_start(module, tmp_path, caplog):
+def test_tasks_without_a_split_are_reported_once_at_each_start(module, tmp_path, caplog):
     config = task_run(module, "t5_source_one_without", held_out_share=None)
     lacks_validation = "t5_source_no_validation has no split validation and is not evaluated"
     starts = {

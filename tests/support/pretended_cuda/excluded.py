@@ -5,8 +5,8 @@ DEFAULT_DEVICE = ("tests/nn/",)
 
 EXCLUDED: dict[str, tuple[str, ...]] = {
     "several processes talk over gloo, and on CUDA over NCCL, which needs GPUs": (
-        "tests/end_to_end/test_exact_resume.py::test_ranks_with_a_sharded_model_go_on_where_one_stopped",
-        "tests/end_to_end/test_exact_resume.py::test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped",
+        "tests/end_to_end/test_exact_resume.py::test_ranks_with_a_sharded_model_resume_where_one_stopped",
+        "tests/end_to_end/test_exact_resume.py::test_two_ranks_learn_as_one_and_one_resumes_where_two_stopped",
         "tests/end_to_end/test_killed_rank.py",
         "tests/recipes/bert/test_bert_two_ranks.py",
         "tests/recipes/clip/test_clip_model_ranks.py",
