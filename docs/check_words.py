@@ -1,9 +1,9 @@
 """Check the English of the project: `python docs/check_words.py [PATH ...]`, a part of `make lint`.
 
 The rules come from `docs/glossary.md`, section "Plain words": its first column lists words that no docstring, comment,
-message or page uses, and names that no variable, function or class has. Beyond that, no docstring starts
-with one of `RIDDLES`, and prose in Markdown has at most `MAX_COLUMNS` characters in a line. In tests, only the words of
-docstrings and comments count, because strings are test data. Prints a line for each place; exit code 1 if there is one.
+message, name of a test or page uses, and names that no variable, function or class has. Beyond that, no docstring
+starts with one of `RIDDLES`, and prose in Markdown has at most `MAX_COLUMNS` characters in a line. Strings and names of
+variables in tests do not count. Prints a line for each place; exit code 1 if there is one.
 """
 
 import ast
@@ -51,7 +51,7 @@ def check_python(text: str, avoided: re.Pattern[str], names: frozenset[str], is_
         if is_prose or (not is_test and (token.type == tokenize.STRING or "FSTRING" in tokenize.tok_name[token.type])):
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 yield from ((number, f"avoided word: {word}") for word in avoided.findall(VALUES.sub("", line)))
-    for node in () if is_test else ast.walk(ast.parse(text)):
+    for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(docstring))) if first := RIDDLES.match(docstring.lstrip()):
                 yield node.lineno, f"docstring starts with {first[0]!r}"
@@ -60,8 +60,12 @@ def check_python(text: str, avoided: re.Pattern[str], names: frozenset[str], is_
                 | ast.arg(arg=name)
                 | ast.FunctionDef(name=name)
                 | ast.ClassDef(name=name)
-            ) if DIMENSIONS.sub("", name.strip("_")).lower() in names:
+            ) if not is_test and DIMENSIONS.sub("", name.strip("_")).lower() in names:
                 yield node.lineno, f"unclear name: {name}"
+            case ast.FunctionDef(name=name) if name.startswith("test_") and (
+                word := avoided.search(name.replace("_", " "))
+            ):
+                yield node.lineno, f"avoided word in a name: {word[0]}"
 
 
 def check_lines(text: str, avoided: re.Pattern[str], is_page: bool) -> Iterator[Place]:

@@ -1,4 +1,4 @@
-"""What all tests share: time limits of hypothesis off (busy machines), no waiting for disks, sample data found, and no
+"""Settings of all tests: time limits of hypothesis off (busy machines), no waiting for disks, sample data found, and no
 network."""
 
 import ctypes
@@ -34,7 +34,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """What nobody refers to goes once, and not five times at pytest's end."""
+    """Collect unreferenced objects once, and not five times at pytest's end."""
     gc.collect()
     gc.freeze()
 

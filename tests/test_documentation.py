@@ -1,4 +1,4 @@
-"""What the pages say can be done can be done: commands, settings, snippets, links.
+"""Everything in the pages works: commands, settings, snippets, links.
 
 Commands are parsed by the command line's own parsers without being run; words such as `...` and RUN stand for what the
 reader puts in. `test_pages_run.py` runs them.
@@ -225,7 +225,7 @@ def messages() -> list[tuple[str, str]]:
 
 
 def test_commands_that_messages_advise_exist():
-    """Of each: the verb, its subcommand and its options."""
+    """The verb, its subcommand and its options are checked."""
     num_checked = 0
     for place, text in messages():
         for match in re.finditer(r"(`|: |with )?pretrainkit ([a-z][^\n`;,()]*)", text):

@@ -9,7 +9,7 @@ from pretrainkit.recipes.registry import recipes_able
 TESTS = Path(__file__).parent
 READ_AND_WRITTEN = {
     ("bert", "huggingface"): {
-        "read": "recipes/bert/test_convert.py: test_what_transformers_writes_is_read_back",
+        "read": "recipes/bert/test_convert.py: test_files_that_transformers_writes_are_read_back",
         "written": "recipes/bert/test_convert.py: test_bert_equals_transformers",
     },
     ("t5", "huggingface"): {
@@ -22,7 +22,7 @@ READ_AND_WRITTEN = {
         "test_the_quick_start_ends_in_an_export_that_transformers_loads",
     },
     ("clip", "huggingface"): {
-        "read": "recipes/clip/test_clip_convert.py: test_what_transformers_writes_is_read_back",
+        "read": "recipes/clip/test_clip_convert.py: test_files_that_transformers_writes_are_read_back",
         "written": "recipes/clip/test_clip_published.py: test_siglip_of_transformers_is_imported_and_exported",
     },
     ("glue", "huggingface"): {

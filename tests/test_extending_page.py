@@ -111,7 +111,7 @@ RECIPE = Answering()
 """
 
 
-def test_a_recipe_without_a_tokenizer_generates_as_the_page_says(settings, tmp_path):
+def test_a_recipe_without_a_tokenizer_generates_as_on_the_page(settings, tmp_path):
     with open(tmp_path / "bigram.py", "a", encoding="utf-8") as file:
         file.write(WITHOUT_TOKENIZER)
     sys.modules.pop("bigram", None)

@@ -1,4 +1,4 @@
-"""What is checked in under golden/ is what the code does. Where a change is meant: python tests/golden/refresh.py"""
+"""Files under golden/ agree with the code. After an intended change run: python tests/golden/refresh.py"""
 
 import json
 import runpy

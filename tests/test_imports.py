@@ -119,7 +119,7 @@ NAMELESS = ("api", "project", "running", "sweep", "cli", "eval", "report")
 
 
 def names_of_recipes(path: Path) -> set[str]:
-    """Of those that a file imports, or has as a string or as the first part of one."""
+    """Return the names of recipes that a file imports, or has as a string or as the first part of one."""
     named = {one.split(".")[2] for one in imports(path, with_types=True) if one.startswith("pretrainkit.recipes.")}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -133,7 +133,8 @@ def test_nothing_above_the_recipes_names_one():
 
 
 def test_files_do_not_import_each_other_in_circles():
-    """Also not by imports inside functions or for types alone: what needs each other is one thing, or has a third."""
+    """Imports inside functions and for types alone also count: files that need each other are one file, or have a
+    third."""
     files = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in FILES}
     below = {name: imports(path, with_types=True) & files.keys() - {name} for name, path in files.items()}
     try:

@@ -17,7 +17,7 @@ def test_every_dependency_and_extra_has_its_lowest_version() -> None:
     assert project["name"] not in found
 
 
-def test_what_the_tests_need_is_among_the_versions_that_were_tested() -> None:
+def test_packages_of_the_tests_are_among_the_tested_versions() -> None:
     """constraints.txt pins whatever `make` installs; a package that it lacks comes in whichever version is newest."""
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -66,7 +66,7 @@ def answers(folder: Path) -> None:
 
 
 def tasks(folder: Path) -> None:
-    """What docs/tasks.md reads."""
+    """Write the data that docs/tasks.md reads."""
     for name, num in (("train", 12), ("dev", 4)):
         rows = [f"a\t{number % 2}\t\tIt is number {number}." for number in range(num)]
         put(folder / "cola" / f"{name}.tsv", "\n".join(rows) + "\n")
@@ -178,7 +178,7 @@ def exchange(folder: Path) -> None:
 
 
 def open_clip_model(folder: Path) -> None:
-    """In place of a model on the hub: one without training, in open_clip's files."""
+    """Replace a model on the hub by an untrained one, in open_clip's files."""
     from pretrainkit.recipes.clip.recipe import RECIPE
     from support.clip_models import make_tokenizer, random_model, run_config, text
 
@@ -209,7 +209,7 @@ def t5_base(folder: Path) -> None:
 
 
 def bert_again(folder: Path) -> None:
-    """And then a BERT again."""
+    """Restore a BERT."""
     for name in ("runs/base", "data/tokens"):
         shutil.rmtree(folder / name)
     copy("tokens", folder / "data/tokens")
@@ -578,7 +578,7 @@ def test_the_page_works(this: Walk, tmp_path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
+def test_commands_that_no_longer_work_are_noticed(tmp_path: Path) -> None:
     text = "```bash\npretrainkit config show bert/mini\npretrainkit config show bert/mine\ncat nothing\n```\n"
     text += "```python\nimport pretrainkit\n\npretrainkit.nothing\n```\n"
     page = put(tmp_path / "page.md", text + "```sh\npretrainkit evaluate run  # fails\n```\n")

@@ -519,7 +519,7 @@ def test_data_that_loads_too_slowly_is_prepared_once_as_advised(lab: Path, tmp_p
 
 
 def test_every_remedy_is_followed(lab: Path) -> None:
-    """Whoever writes a message with a remedy writes a case that follows it, or says in `NOT_HERE` why none can."""
+    """A new message with a remedy needs a case that follows it, or a reason in `NOT_HERE`."""
     printed = (remedies.site_of(tried(number, lab).message) for number in range(len(CASES)))
     followed = {
         like.key for site in printed if site for like in remedies.sites() if like.template == site.template

@@ -57,7 +57,7 @@ PAGES = ["docs/coming-from.md", "docs/how-to/when-a-run-goes-wrong.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_pages_name_exists(page: str) -> None:
+def test_names_in_pages_exist(page: str) -> None:
     names = names_here(ROOT / page)
     assert len(names) > 10
     assert [wrong for name in names if (wrong := problem(name))] == []

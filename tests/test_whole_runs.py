@@ -26,7 +26,7 @@ TESTED = {
     **dict.fromkeys((f"bert/{name}" for name in ("tiny", "modern-tiny", "modern-mini", "base", "recipe-a")), BERT),
     "clip/tiny": f"{CLIP}mixed_towers_is_the_run",
     "clip/vit-b-32": f"{CLIP}a_published_preset_is_the_run",
-    "clip/siglip": f"{CLIP_FILE}::test_what_transformers_cannot_hold_is_exported_as_the_message_says",
+    "clip/siglip": f"{CLIP_FILE}::test_models_that_transformers_cannot_hold_are_exported_as_the_message_advises",
     "clip/zerovl": f"{CLIP}a_published_preset_is_the_run",
     "clip/zerovl-dga": f"{CLIP}towers_of_others_is_the_run",
     "clip/zerovl-14m": f"{CLIP}towers_of_others_is_the_run",
@@ -83,7 +83,7 @@ def parts(preset: str) -> tuple[str, frozenset]:
 
 
 def test_every_preset_has_the_parts_of_one_whose_exports_are_tested():
-    """Whoever adds a preset of another kind adds a test of its exports."""
+    """A new preset of another kind needs a test of its exports."""
     presets = {f"{name}/{preset}" for name in entries() for preset in find_recipe(name).presets}
     without = {name for name in entries() if not find_recipe(name).presets}
     known = TESTED.keys() | STAND_INS.keys()

@@ -29,7 +29,7 @@ FOREVER = 10**9
 
 
 class Damage(NamedTuple):
-    """What is done to the files of a trial before its command runs."""
+    """A change of the files of a trial before its command runs."""
 
     name: str
     is_told: bool
@@ -67,7 +67,7 @@ def _flip(path: Path, rng: random.Random, first: int, last: int) -> Path:
 
 
 def _header(path: Path) -> tuple[int, dict[str, dict[str, list[int]]]]:
-    """Where the tensors begin, and the entry of each."""
+    """Return the position of the first tensor, and the entry of each tensor."""
     content = path.read_bytes()
     begin = 8 + int.from_bytes(content[:8], "little")
     return begin, json.loads(content[8:begin])
@@ -184,7 +184,7 @@ def newest_of_two(run: Path) -> Path | None:
 
 
 def counts_of(path: Path) -> Counter[str]:
-    """How many operations of each kind the processes of a command made, as faults.c counted."""
+    """Return the number of operations of each kind of a command's processes, as counted by faults.c."""
     counts = Counter[str]()
     for kind, number in re.findall(r"(\w+) (\d+)", path.read_text() if path.is_file() else ""):
         counts[kind] += int(number)

@@ -233,7 +233,8 @@ _DAMAGE = Plan(0, "self", fault="damage")
 
 
 def _complaints(ended: Ended, plan: Plan | None, *, has_children: bool = False) -> list[str]:
-    """What is wrong with the way a command ended. `has_children`: another of its processes may have got the signal."""
+    """Return the problems with the way a command ended. `has_children`: another of its processes may have got the
+    signal."""
     name = plan.name if plan else "undisturbed"
     if plan is None or plan.fault in faults.HARMLESS or (plan.signal in (0, signal.SIGSTOP) and not plan.fault):
         allowed = {0}

@@ -24,7 +24,7 @@ ORPHAN_SECONDS = 60
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     """Negative: the signal that ended it."""
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     times: int = 1
     """Number of operations of this kind that fail."""
     milliseconds: int = 0
-    """For the faults delay and gone."""
+    """Used by the faults delay and gone."""
 
     @property
     def name(self) -> str:

@@ -33,7 +33,7 @@ def test_a_config_is_described_with_its_data_and_nothing_is_trained(cli, tokens,
     assert "first loss expected   10.88 nats" in cli("data", "check", tmp_path / "mine.yaml").out
 
 
-def test_any_recipe_tells_how_much_there_is(cli, tokens):
+def test_any_recipe_reports_the_amount_of_data(cli, tokens):
     found = json.loads(cli("data", "check", "bert/tiny", f"data.train={tokens}", "data.batch_size=4", "--json").out)
     figures = found["figures"]
     assert figures["training examples"] > 0
@@ -47,7 +47,7 @@ def test_any_recipe_tells_how_much_there_is(cli, tokens):
     assert 0 < float(fill.partition("%")[0]) < 100
 
 
-def test_what_training_would_refuse_exits_with_2(cli, tokens):
+def test_a_config_that_training_would_refuse_exits_with_2(cli, tokens):
     result = cli("data", "check", "t5/tiny", f"data.train={tokens}", "data.target_length=5")
     assert result.code == 2
     assert "set data.target_length=" in result.err

@@ -131,7 +131,7 @@ def test_packing_names_what_is_bad_and_leaves_nothing_behind(cli, pairs, tmp_pat
     assert cli("data", "pack", pairs, "--out", tmp_path / "packed", "--max-bad", 1).code == 0
 
 
-def test_what_is_no_set_is_refused(cli, tmp_path):
+def test_a_folder_that_is_not_a_set_is_refused(cli, tmp_path):
     result = cli("data", "check", tmp_path)
     assert result.code == 2
     assert "is not a set of image-text pairs" in result.err

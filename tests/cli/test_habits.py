@@ -1,4 +1,4 @@
-"""What people expect of every command: completion, --json, -q and -v, and options with one meaning."""
+"""Conventions of every command: completion, --json, -q and -v, and options with one meaning."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_quiet_prints_no_progress_and_verbose_every_step(training):
     assert pretrainkit("corpus", "stats", "text.txt", "-q").err == ""
 
 
-def test_what_is_written_is_reported_as_json(training):
+def test_written_files_are_reported_as_json(training):
     succeed(*training, "--out", "run", "-q")
     assert json.loads(succeed("export", "run", "--out", "exported", "--json")) == {"out": "exported"}
     assert json.loads(succeed("report", "run", "--json", "--curve", "c.svg")) == {

@@ -1,4 +1,4 @@
-"""What machines read: --json, YAML that reads back, and the list of recipes with one that is broken."""
+"""Output for machines: --json, YAML that reads back, and the list of recipes with a broken recipe."""
 
 import json
 

@@ -23,7 +23,7 @@ def font(tmp_path, monkeypatch):
     return "font.ttf"
 
 
-def test_a_renderer_folder_draws_as_its_settings_say(font):
+def test_a_renderer_folder_draws_by_its_settings(font):
     assert succeed("renderer", "make", font, "font_size=10", "dpi=100", "--out", "mine") == "mine\n"
     config = open_renderer(Path("mine")).config
     assert (config.font_size, config.dpi) == (10, 100)

@@ -13,19 +13,19 @@ from pretrainkit.cli.settings_options import changed, with_settings
 
 @dataclass(frozen=True, kw_only=True)
 class Cooking:
-    """How to cook."""
+    """Settings of cooking."""
 
     dish: Literal["soup", "stew"] = "soup"
     """soup: thin. stew: thick."""
     num_plates: int = 4
-    """How many eat; this line
+    """Number of guests; this line
     continues."""
     spices: Annotated[tuple[str, ...], typer.Option(metavar="SPICE")] = ()
-    """What makes it hot."""
+    """Makes it hot."""
     is_hot: bool = False
     """Bring it to the table at once."""
     cook: str | None = None
-    """Who is at the stove; None: whoever is there."""
+    """Person at the stove; None: whoever is there."""
     oven: int = 200
     """Nothing for the command line."""
 
@@ -80,7 +80,7 @@ def test_options_become_fields(asked):
         (["--no-is-hot"], "No such option"),
     ],
 )
-def test_what_no_field_takes_is_refused(asked, words, said):
+def test_a_value_that_no_field_takes_is_refused(asked, words, said):
     result, got = asked("lunch", *words)
     assert result.exit_code == 2
     assert re.search(said, result.output)

@@ -34,7 +34,7 @@ def test_lists_are_values_and_folders_have_names_of_one_part():
 @pytest.mark.parametrize(
     ("word", "said"), [("seed", "needs a setting"), ("=1,2", "needs a setting"), ("seed=0,0", "two runs")]
 )
-def test_what_names_no_runs_is_refused(word, said):
+def test_a_path_without_runs_is_refused(word, said):
     with pytest.raises(ConfigError, match=said):
         sweep_settings([word])
 

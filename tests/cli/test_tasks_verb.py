@@ -187,7 +187,7 @@ def test_a_cache_of_one_split_leaves_out_the_tasks_without_it(cli, module, tmp_p
         (("list", "--module", "no_such_module"), "the module no_such_module cannot be imported: ModuleNotFoundError"),
     ],
 )
-def test_wrong_input_says_what_to_do(cli, module, words, message):
+def test_wrong_input_is_an_error_with_a_fix(cli, module, words, message):
     result = cli("tasks", *words, "--module", module)
     assert result.code == 2
     assert message in result.err

@@ -60,7 +60,7 @@ class ToyObjective(Config):
     rates: Mapping[str, float] = Field(default_factory=dict)
     """Share of each thing by its name."""
     is_odd: bool = False
-    """Whether something is odd here."""
+    """True if something is odd here."""
 
 
 class ToyData(DataConfig):
@@ -78,9 +78,9 @@ class ToyRun(RunConfig):
     model: Annotated[SmallModel | WideModel, Field(discriminator="arch")]
     """The architecture of the model."""
     objective: ToyObjective = ToyObjective()
-    """What is predicted by it."""
+    """Target of the prediction."""
     data: ToyData
-    """What the model is fed."""
+    """Data of the model."""
 
 
 TRICKY = r"""

@@ -1,4 +1,4 @@
-"""What a preset set gives way to what the user overrides; only what a user wrote can conflict."""
+"""Values of a preset give way to those that the user overrides; only values that a user wrote can conflict."""
 
 import re
 from collections.abc import Iterator
@@ -148,7 +148,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("source", ["bert/tiny", "t5/micro", "pixel/tiny", "clip/tiny", "glue/own", "fourm/tiny"])
-def test_what_the_user_wrote_twice_is_an_error_that_names_the_line_and_whose_fixes_work(source: str, tmp_path) -> None:
+def test_a_repeated_setting_is_an_error_that_names_the_line_and_whose_fixes_work(source: str, tmp_path) -> None:
     config = pk.load_config(source)
     recipe_class = type(config)
     for field, mark in marked(config):
@@ -208,7 +208,7 @@ def _another(config_class: type[BaseModel], field: str) -> str:
         ("t5/micro", "optimizer.scale_by_parameter_rms=false", "optimizer.peak_lr", 2e-3),
     ],
 )
-def test_a_value_that_gave_way_says_why(source: str, word: str, path: str, value: Any) -> None:
+def test_a_value_that_gave_way_has_a_reason(source: str, word: str, path: str, value: Any) -> None:
     resolved = resolve_config(source, [word])
     assert resolved.config.problems() == []
     assert _at(resolved.config.model_dump(mode="json"), path) == value

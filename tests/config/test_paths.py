@@ -12,9 +12,9 @@ class Source(Config):
     """One of several."""
 
     path: Annotated[str, IsPath()]
-    """Where it is."""
+    """Place of the data."""
     name: str = "name"
-    """What it is called."""
+    """Name of the data."""
 
 
 class Settings(Config):

@@ -1,4 +1,4 @@
-"""Whatever is written into a field, the message names the field, the value and what is accepted, in plain words."""
+"""For any value in a field, the message names the field, the value and what is accepted, in plain words."""
 
 import re
 import shlex
@@ -132,7 +132,7 @@ def test_an_unknown_key_in_a_file_advises_a_command_that_works(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("word", ["data.denoising.modes={random_spans: x}", "data.denoising.modes.random_spans=x"])
-def test_a_key_that_a_mapping_cannot_have_is_no_value(word: str) -> None:
+def test_a_key_that_a_mapping_cannot_have_is_not_a_value(word: str) -> None:
     with pytest.raises(ConfigError) as caught:
         pk.load_config("t5/mini", [word])
     (problem,) = caught.value.problems
@@ -205,7 +205,7 @@ def run(*words: str) -> Any:
 
 @pytest.mark.slow
 def test_raw_text_as_training_data_and_a_device_that_is_not_there(work: Path) -> None:
-    """Whoever follows what is advised, and nothing else, trains in the end."""
+    """The advice alone leads to a training in the end."""
     small = ["num_steps=1", "data.batch_size=8", "model.hidden_size=16", "objective.sentence_order=false"]
     words = ["train", "bert/tiny", *small, "--out", "run"]
     refused = run(*words, "data.train=my raw")
@@ -240,7 +240,7 @@ def test_raw_text_as_training_data_and_a_device_that_is_not_there(work: Path) ->
         ("t5/micro", "warmup_ratio=0.1", "schedule.warmup_share", 0.1),
     ],
 )
-def test_a_word_of_another_tool_is_answered_with_what_to_write(source: str, word: str, path: str, value: Any) -> None:
+def test_a_name_of_another_tool_is_refused_with_ours(source: str, word: str, path: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         pk.load_config(source, [word])
     fix = str(caught.value).partition("write: ")[2].splitlines()[0]

@@ -34,7 +34,7 @@ def test_a_lone_word_of_roman_letters_stays(word):
     assert BookCleaning(drop_page_numbers=True).clean(text) == text
 
 
-def test_roman_page_numbers_go_where_they_follow_each_other():
+def test_roman_page_numbers_are_removed_if_they_follow_each_other():
     clean = BookCleaning(drop_page_numbers=True).clean
     pages = "".join(
         f"Of page {n}.\n{roman}\n" for n, roman in enumerate(["v", "vi", "viii", "ix", "xl", "civil", "xli"])

@@ -174,7 +174,7 @@ def test_arguments_out_of_range(tmp_path, run, argument):
     assert files_in(tmp_path) == ["good.jsonl"]
 
 
-def test_no_arguments_say_what_to_do(run):
+def test_commands_without_input_are_refused(run):
     for verb in ("books", "shuffle", "stats", "count-words"):
         options = ["--out", "x"] if verb in ("books", "shuffle") else []
         code, _, err = run(verb, *options)

@@ -10,9 +10,9 @@ import pytest
 from pretrainkit.corpus import shards
 
 MEMORY_BYTES = 4_000_000
-"""What a process may hold beyond its idle size."""
+"""Memory that a process may hold beyond its idle size."""
 READING_BYTES = 10_000_000
-"""What reading and writing take besides, whatever the setting: chunks of a megabyte, cut into lines."""
+"""Additional memory of reading and writing, for any setting: chunks of a megabyte, cut into lines."""
 WORDS = [f"w{place * 7919 % 10007}" for place in range(10007)]
 
 MEASURE = """

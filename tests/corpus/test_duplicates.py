@@ -74,7 +74,7 @@ def test_the_first_of_near_duplicates_is_kept(tmp_path, raw):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", *sorted(all_parts(tmp_path))]
 
 
-def test_only_equal_texts_go_where_only_copies_count(tmp_path, raw):
+def test_only_equal_texts_are_dropped_if_only_copies_count(tmp_path, raw):
     build(raw, tmp_path, None, split_folders=False)
     assert texts(tmp_path) == ORIGINALS + NEAR
 

@@ -131,7 +131,7 @@ def test_files_that_other_processes_stream_in_any_order_change_no_byte(tmp_path)
     stream(request, tmp_path / "one", settings, workers=1)
 
     class AnotherOrder(LocalEngine):
-        """As two processes would: tasks and results are pickled, and come in any order."""
+        """Runs tasks like two processes: tasks and results are pickled, and come in any order."""
 
         def run(self, function, tasks, resources, work, progress):
             return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in reversed(tasks)]

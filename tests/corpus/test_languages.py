@@ -24,7 +24,7 @@ def test_scripts_and_languages_of_a_sentence(language):
 
 
 @pytest.mark.parametrize("text", ["", "12345 67890 12345 67890", "short", "\ue000" * 50])
-def test_what_is_hardly_text_is_not_judged(text):
+def test_files_with_hardly_any_text_are_not_judged(text):
     assert script_of(text) == "unknown" or not text.isascii()
     pytest.importorskip("py3langid")
     assert classifier()(text) == "unknown"

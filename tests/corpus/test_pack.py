@@ -43,7 +43,7 @@ def archive_of(path, members, listed=None):
     return path
 
 
-def test_what_is_packed_comes_out_again_and_equal_folders_give_equal_archives(tmp_path, folder):
+def test_packed_files_are_unpacked_equal_and_equal_folders_give_equal_archives(tmp_path, folder):
     pack([folder], tmp_path / "a.tar")
     pack([folder], tmp_path / "b.tar")
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()

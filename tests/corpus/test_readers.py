@@ -147,7 +147,7 @@ def test_records_are_compact_and_escape_only_what_they_must():
     assert record.decode() == expected
 
 
-def test_a_meta_that_is_no_object_is_kept_but_says_nothing(tmp_path):
+def test_a_meta_that_is_not_an_object_is_kept_but_ignored(tmp_path):
     (document,) = read(tmp_path / "x.jsonl", '{"text": "a", "meta": "Github"}')
     assert document.meta == {"meta": "Github"}
 

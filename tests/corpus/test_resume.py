@@ -139,7 +139,7 @@ EARLIER = {
     **{stage: [*FIND, *BUILD] for stage in ("dedup", "split")},
     "words": [(words, "count_group"), (words, "write_table")],
 }
-"""What each stage calls, in this order."""
+"""Functions that each stage calls, in this order."""
 
 
 def test_work_that_changed_meanwhile_is_repeated(tmp_path, raw, monkeypatch):

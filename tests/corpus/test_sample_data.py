@@ -9,7 +9,7 @@ from pretrainkit.files.manifest import verify
 from pretrainkit.files.sources import find_sources
 
 
-def test_books_and_wikitext_go_through_every_stage(tmp_path, sample_data):
+def test_books_and_wikitext_pass_every_stage(tmp_path, sample_data):
     sources = find_sources([sample_data / "books/novels_valid.jsonl.zst", sample_data / "wiki/wikitext2"])
     sources += find_sources([sample_data / "books/txt"], "book", dataset="Books")
     before = list(read_documents(sources))

@@ -32,7 +32,7 @@ def all_bytes(folder):
 
 
 def comparable(manifest):
-    """Without the order of the examples of what was skipped, which is that of the tasks."""
+    """Return a manifest without the order of the examples of skipped documents, which is that of the tasks."""
     skipped = {reason: (entry["count"], sorted(entry["examples"])) for reason, entry in manifest["skipped"].items()}
     return manifest | {"skipped": skipped}
 

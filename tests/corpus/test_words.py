@@ -136,7 +136,7 @@ def write(path, raw):
     return find_sources([path])
 
 
-def test_words_are_not_normalised(tmp_path):
+def test_words_are_not_normalized(tmp_path):
     """Acceptance fact 7."""
     assert counted(write(tmp_path / "a.txt", "The the the\tThe"), tmp_path / "a.tsv") == {"The": 2, "the": 2}
     raw = "東京　全角 café cafe\u0301 a\xa0b c\u2028d\u0085e f\vg"

@@ -147,7 +147,7 @@ def test_resuming_with_other_data_is_refused_by_name(changes, named):
 
 
 @pytest.mark.parametrize("state", [{}, {"step": 3}, {**make().state(0), "step": "3"}, {**make().state(0), "step": -1}])
-def test_what_is_no_state_is_refused(state):
+def test_an_invalid_state_is_refused(state):
     with pytest.raises(DataError, match="not a valid state of a loader"):
         make().check_state(state)
 
@@ -322,7 +322,7 @@ def test_rows_come_from_arrays_and_memory_maps(tmp_path, num_workers):
     assert RowSource(maps).fingerprint != RowSource([arrays[0], arrays[1] + 1]).fingerprint
 
 
-def test_memory_maps_go_to_processes_by_path(tmp_path):
+def test_memory_maps_are_sent_to_processes_by_path(tmp_path):
     import pickle
 
     array = np.zeros((20_000, 8), np.uint16)

@@ -41,7 +41,7 @@ def test_rows_of_a_batch_are_dealt_out_by_largest_remainder():
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_weights_that_are_no_shares_are_refused(weight):
+def test_weights_that_are_not_shares_are_refused(weight):
     with pytest.raises(ConfigError, match="weight of component 1"):
         slot_counts([1.0, weight])
 

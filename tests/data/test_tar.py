@@ -33,7 +33,7 @@ def test_every_member_is_read_at_its_offset(tmp_path, format):
 
 
 @pytest.mark.parametrize("damage", ["cut", "gzip", "text", "absent"])
-def test_what_is_no_whole_archive_is_refused_by_name(tmp_path, damage):
+def test_an_incomplete_archive_is_refused_by_name(tmp_path, damage):
     path = write_tar(tmp_path / "a.tar", {"a": b"1" * 2000, "b": b"2" * 2000})
     content = path.read_bytes()
     path.write_bytes({"cut": content[:3000], "gzip": gzip.compress(content), "text": b"no" * 999}.get(damage, content))
@@ -44,7 +44,7 @@ def test_what_is_no_whole_archive_is_refused_by_name(tmp_path, damage):
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
-def test_of_an_archive_that_breaks_off_every_whole_file_is_read(tmp_path, format):
+def test_every_whole_file_of_a_truncated_archive_is_read(tmp_path, format):
     files = {"a.jpg": b"1" * 700, "a.txt": b"2" * 20, "é.jpg": b"3" * 1024, "é.txt": b"", "c.jpg": b"4" * 511}
     path = write_tar(tmp_path / "a.tar", files, format)
     content, whole = path.read_bytes(), list(members(path))
@@ -113,7 +113,7 @@ def test_a_table_is_built_once_until_its_archive_or_settings_change(tmp_path):
     assert not list(tmp_path.glob(".*"))  # nothing half-written stays
 
 
-def test_long_indexing_says_how_far_it_is(tmp_path, caplog):
+def test_long_indexing_reports_its_progress(tmp_path, caplog):
     paths = [write_tar(tmp_path / f"{number}.tar", {"a": b"1"}) for number in range(3)]
 
     def index(seconds: float) -> list[str]:

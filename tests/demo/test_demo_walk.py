@@ -1,4 +1,4 @@
-"""What all demos do with a training that is to be killed."""
+"""Steps that all demos share: a training is killed and resumed."""
 
 import pytest
 

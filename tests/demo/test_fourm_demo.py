@@ -47,7 +47,7 @@ def test_rooms_are_a_function_of_the_seed(tmp_path: Path) -> None:
     assert np.asarray(Image.open(tmp_path / "0" / "depth" / "00000.png")).max() > 255  # 16 bits
 
 
-def test_held_out_scenes_are_no_training_scenes(tmp_path: Path) -> None:
+def test_held_out_scenes_are_not_training_scenes(tmp_path: Path) -> None:
     train = write_rooms(tmp_path / "train", 20, 1)
     valid = write_rooms(tmp_path / "valid", 20, 1, others=train[:15])
     assert valid[:5] == train[15:]  # the same draws, without the scenes that are known

@@ -49,7 +49,7 @@ def test_paragraphs_are_running_text() -> None:
     assert all(text.count(".") == 4 for text in found)
 
 
-def test_the_task_tells_what_guessing_scores(tmp_path: Path) -> None:
+def test_the_task_reports_the_score_of_guessing(tmp_path: Path) -> None:
     majority, by_word = demo.write_task(tmp_path / "task")
     train, held_out = (
         [json.loads(line) for line in (tmp_path / f"task/{name}.jsonl").read_text("utf-8").splitlines()]
@@ -63,7 +63,7 @@ def test_the_task_tells_what_guessing_scores(tmp_path: Path) -> None:
     assert majority < by_word < 100
 
 
-def test_without_a_font_the_demo_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_font_the_demo_names_the_option_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(demo, "installed_font", lambda: None)
     with pytest.raises(InputError, match=r"--font FILE\.ttf, or: pip install 'pretrainkit\[demo\]'"):
         demo.run_demo(tmp_path / "demo", 200)

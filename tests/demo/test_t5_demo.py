@@ -52,7 +52,7 @@ def test_no_paragraph_is_in_both_splits_or_twice(tmp_path):
     assert all(MIN_CHARACTERS <= len(paragraph) <= MAX_CHARACTERS for paragraph in paragraphs)
 
 
-def test_the_baseline_is_what_always_saying_the_commonest_part_scores(tmp_path):
+def test_the_baseline_is_the_score_of_the_most_common_part(tmp_path):
     rows = write_rows(tmp_path / "task", documents())
     train, held_out = (rows_of(tmp_path / "task" / f"{name}.jsonl") for name in ("train", "validation"))
     assert (rows.num_train, rows.num_held_out) == (len(train), len(held_out))

@@ -1,4 +1,4 @@
-"""What torch.compile does to every recipe on a GPU: no graph break, few graphs, and nothing that runs uncompiled because
+"""Compilation of every recipe for a GPU: no graph break, few graphs, and nothing that runs uncompiled because
 a limit was hit or torch left it out. See `support.compile_budget`."""
 
 import json
@@ -49,7 +49,7 @@ def test_all_blocks_and_heads_are_compiled_into_few_graphs(found: dict[str, Any]
 
 @pytest.mark.parametrize("compute", ["bfloat16", "float32"])
 def test_a_head_keeps_one_matrix_of_logits_in_the_type_of_the_product(found: dict[str, Any], compute: str) -> None:
-    """And its backward pass is one more, because everything up to it is fused."""
+    """Its backward pass is one more graph, because everything up to it is fused."""
     assert found["head"][compute] == {"kept": [compute], "scatters": []}
 
 
@@ -57,7 +57,7 @@ def test_a_compiled_contrastive_loss_is_the_plain_one_to_the_last_bit(found: dic
     assert found["contrast"] == dict.fromkeys(("plain", "mixup and smoothing", "duplicates", "sigmoid"), True)
 
 
-def test_what_torch_gives_up_compiling_is_reported_once_with_its_reason(found: dict[str, Any]) -> None:
+def test_code_that_torch_gives_up_compiling_is_reported_once_with_its_reason(found: dict[str, Any]) -> None:
     (text,) = found["given up"]
     assert text.startswith("torch.compile has made 2 graphs of '")
     assert "compile_budget.py" in text

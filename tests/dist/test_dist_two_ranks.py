@@ -18,7 +18,7 @@ CHECKS = [name for name in vars(rank_checks) if name.startswith("check_")]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where both ranks have done all their checks."""
+    """Folder in which both ranks have done all their checks."""
     folder = tmp_path_factory.mktemp("ranks")
     model, optimizer = rank_checks.build(World(), "auto")
     rank_checks.train(model, optimizer, World(), range(2))

@@ -16,7 +16,7 @@ CHECKS = [name for name in vars(hsdp_checks) if name.startswith("check_")]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all ranks have done all their checks."""
+    """Folder in which all ranks have done all their checks."""
     folder = tmp_path_factory.mktemp("hsdp")
     for output in run_ranks(4, Path(hsdp_checks.__file__), str(folder), local_world_size=2):
         print(output)

@@ -51,7 +51,7 @@ def tokens(made: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def settings(tokens: Path) -> list[str]:
-    """What follows `pretrainkit train` for 12 steps of a few milliseconds."""
+    """Arguments of `pretrainkit train` for 12 steps of a few milliseconds."""
     return ["bert/tiny", f"data.train={tokens}/train", f"data.valid={tokens}/valid", "num_steps=12", *TINY]
 
 

@@ -28,7 +28,7 @@ def last_evaluation_removed(run: Path) -> None:
 
 @pytest.mark.parametrize("command", ["resume", "train"])
 @pytest.mark.parametrize("gone", [END, ("summary.json", "samples.json"), ("summary.json",)])
-def test_what_is_missing_at_the_end_is_done_on_resuming(
+def test_missing_work_at_the_end_is_done_on_resuming(
     command: str, gone: tuple[str, ...], settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

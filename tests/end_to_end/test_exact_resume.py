@@ -150,7 +150,7 @@ def torn_by_an_edited_manifest(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     "tear", [torn_by_truncation, torn_by_a_flipped_bit, torn_by_a_missing_file, torn_by_an_edited_manifest]
 )
-def test_of_a_torn_checkpoint_the_one_before_is_used_with_a_warning(
+def test_the_checkpoint_before_a_torn_one_is_used_with_a_warning(
     finished: Path, tmp_path: Path, tear: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = copy_until(finished, 8, tmp_path / "run")

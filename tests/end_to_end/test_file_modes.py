@@ -22,7 +22,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def other_modes(folder: Path, umask: int) -> dict[str, str]:
-    """What in `folder` has another mode than programs that follow the umask give it."""
+    """Return the files in `folder` whose mode differs from that of programs that follow the umask."""
     found = {}
     for path in folder.rglob("*"):
         mode = stat.S_IMODE(path.lstat().st_mode)
@@ -31,8 +31,8 @@ def other_modes(folder: Path, umask: int) -> dict[str, str]:
     return found
 
 
-def test_what_commands_write_follows_the_umask(umask: int, settings: list[str], finished: Path, tmp_path: Path) -> None:
-    """Also where they copy files that are more private than that."""
+def test_files_of_commands_follow_the_umask(umask: int, settings: list[str], finished: Path, tmp_path: Path) -> None:
+    """The umask also decides if they copy files that are more private."""
     (tmp_path / "text.txt").write_text("\n\n".join(documents()[:40]), encoding="utf-8")
     out = tmp_path / "out"
     succeed("corpus", "shards", tmp_path / "text.txt", "--out", out / "corpus", "--num-shards", 1, "--heldout", 0.1)

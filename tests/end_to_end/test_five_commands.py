@@ -151,7 +151,7 @@ def test_an_export_with_another_vocabulary_is_the_run(
     assert texts[0] == texts[1]
 
 
-def test_an_export_says_which_positions_were_trained(
+def test_an_export_reports_which_positions_were_trained(
     settings: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The table has more rows than the run had tokens; an import of another's model says nothing of the kind."""
@@ -175,7 +175,7 @@ def test_an_export_says_which_positions_were_trained(
     assert json.loads((tmp_path / "third" / "pretrainkit.json").read_text())["trained_length"] is None
 
 
-def test_a_folder_whose_config_was_changed_is_what_that_says(
+def test_a_changed_config_of_a_folder_is_used(
     exports: dict[str, Path], tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     changed = shutil.copytree(exports["huggingface"], tmp_path / "changed")
@@ -192,7 +192,7 @@ def test_a_folder_whose_config_was_changed_is_what_that_says(
 def test_evaluating_a_foreign_folder_states_the_settings_that_it_takes(
     exports: dict[str, Path], tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And those that are given come in their place: what is stated, given back, changes nothing."""
+    """If these settings are given, they replace the stated ones: stated settings that are given back change nothing."""
     foreign = shutil.copytree(exports["huggingface"], tmp_path / "foreign")
     (foreign / "pretrainkit.json").unlink()
     words = [f"data.valid={tokens}/valid"]
@@ -302,7 +302,7 @@ def test_report_is_one_page_with_the_last_loss(finished: Path, tmp_path: Path) -
 
 
 def test_a_model_may_have_more_rows_than_there_are_pieces(settings: list[str], tmp_path: Path) -> None:
-    """As `bert/base` on a vocabulary of one's own: such ids are no answer."""
+    """Such a model is `bert/base` on a smaller vocabulary; the additional ids are never predicted."""
     more = ["model.vocab_size=4000", "num_steps=2", "seed=3"]
     words = [word for word in settings if not word.startswith("num_steps")]
     succeed("train", *words, *more, "--out", tmp_path / "run")

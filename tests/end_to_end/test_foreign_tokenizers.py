@@ -149,8 +149,8 @@ def test_a_message_of_transformers_that_lists_causes_is_not_cut_off(tmp_path: Pa
     succeed("import", tmp_path / "there", "--tokenizer", words, "--out", tmp_path / "here")
 
 
-def test_a_model_without_a_vocabulary_asks_for_the_one_it_was_trained_with(tmp_path: Path) -> None:
-    """To train another one, as was advised, gives wrong ids."""
+def test_a_model_without_a_vocabulary_requires_the_one_it_was_trained_with(tmp_path: Path) -> None:
+    """Training another vocabulary, the earlier advice, gives wrong ids."""
     folder = model_in(tmp_path / "there")
     succeed("import", folder, "--out", tmp_path / "here")
     for path in (folder, tmp_path / "here"):
@@ -193,7 +193,7 @@ def test_sentinels_of_text_to_text_models_are_those_of_transformers(num_sentinel
     assert again.convert_tokens_to_ids("<extra_id_0>") == own.sentinel_ids[0]
 
 
-def test_two_towers_without_a_vocabulary_ask_for_theirs(tmp_path: Path, transformers) -> None:
+def test_two_towers_without_a_vocabulary_require_theirs(tmp_path: Path, transformers) -> None:
     """`export a run`, as was advised, is no way on with a model of others, and a new vocabulary gives wrong ids."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     words = {**sizes, "vocab_size": 180, "max_position_embeddings": 16, "eos_token_id": 3}

@@ -32,7 +32,7 @@ print(json.dumps(answers))
 """
 
 
-def test_what_registers_itself_is_trained_on_like_any_device(
+def test_a_registered_device_trains_like_any_other(
     settings: list[str], finished_without_dropout: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "installed").mkdir()

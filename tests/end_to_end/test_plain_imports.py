@@ -39,7 +39,7 @@ def test_plain_programs_work_in_this_environment(torchvision_folder: Path, tmp_p
     assert done.stdout.splitlines() == ["(1, 2, 8)", "(1, 1000)"]
 
 
-def test_a_torchvision_of_another_build_is_mended_for_plain_programs_too(
+def test_a_torchvision_of_another_build_is_also_fixed_for_plain_programs(
     torchvision_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The installed package without its compiled library, which is what Python sees where that does not load."""

@@ -69,7 +69,7 @@ TWO_NODES = ("--nodes", 2, "--nproc", 1, "--slurm", "partition=both")
         (kill_a_rank, 1, "failed", TWO_NODES),
     ],
 )
-def test_what_ends_a_job_early_changes_nothing(
+def test_an_early_end_of_a_job_changes_nothing(
     cluster: Path,
     settings: list[str],
     undisturbed: list[dict[str, float]],

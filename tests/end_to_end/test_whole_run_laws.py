@@ -1,4 +1,4 @@
-"""What holds for whole runs of any recipe: every example once per epoch, equal batches everywhere, new objectives."""
+"""Laws for whole runs of any recipe: every example once per epoch, equal batches everywhere, new objectives."""
 
 import json
 import sys
@@ -110,7 +110,7 @@ def test_the_microbatches_of_all_ranks_are_the_batch(
 def test_train_feeds_what_batches_gives(
     settings: list[str], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int
 ) -> None:
-    """Also after a resumption."""
+    """It also holds after a resumption."""
     import shutil
 
     fed: list[dict[str, np.ndarray]] = []
@@ -192,7 +192,7 @@ def test_a_recipe_of_ones_own_resumes_exactly(preset: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("preset", [SORTING, PAIRING])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_recipe_of_ones_own_learns_alike_in_microbatches(preset: str, size: int, tmp_path: Path) -> None:
-    """Also where every example is compared with the whole batch. Equal up to the order of sums."""
+    """It also holds if every example is compared with the whole batch. Equal up to the order of sums."""
     words = (preset, "num_steps=12", "log.every_steps=1", "precision.compute=float32")
     succeed("train", *words, "--out", tmp_path / "whole")
     succeed("train", *words, f"data.microbatch_size={size}", "--out", tmp_path / "parts")

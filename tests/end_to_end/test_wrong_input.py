@@ -185,7 +185,7 @@ def test_settings_that_cannot_work_together(settings: list[str], empty: Path, ch
     assert advice in refused("train", *settings, *change.split(), "--out", empty / "run")
 
 
-def test_a_precision_that_the_device_has_not_leaves_no_folder(
+def test_an_unsupported_precision_leaves_no_folder(
     settings: list[str], tmp_path: Path, empty: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     half = ("train", *settings, "precision.compute=float16", "--out", empty / "run")
@@ -220,7 +220,7 @@ def test_a_run_folder_that_cannot_be_written(settings: list[str], tmp_path: Path
     assert files_below(tmp_path) == ["file", "full", "full/precious"]
 
 
-def test_finetuning_of_a_preset_that_is_no_task_says_how_to_train_it(
+def test_finetuning_of_a_preset_that_is_not_a_task_is_refused_with_the_command_to_train_it(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
     message = refused("finetune", settings[0], "--from", finished)

@@ -29,7 +29,7 @@ def test_fact_41_one_template_is_retrieval_with_class_ids_as_groups(seed):
 
 
 @given(seed=st.integers(0, 2**31))
-def test_fact_41_several_templates_are_normalised_averaged_and_normalised(seed):
+def test_fact_41_several_templates_are_normalized_averaged_and_normalized(seed):
     image_ND, text_CPD, labels = toy(seed)
     rows = []
     for captions in text_CPD.double().numpy():
@@ -41,7 +41,7 @@ def test_fact_41_several_templates_are_normalised_averaged_and_normalised(seed):
     assert found["acc1"] == pytest.approx(100 * np.mean(said == labels))
 
 
-def test_among_the_five_nearest_of_five_classes_says_nothing():
+def test_top_five_of_five_classes_is_not_reported():
     image_ND, text_CPD, labels = toy(0, num_classes=5)
     assert set(accuracies(image_ND, labels % 5, class_vectors(text_CPD))) == {"acc1", "mean_per_class_recall"}
 

@@ -71,7 +71,7 @@ def test_resumed_is_uninterrupted_byte_for_byte_and_repeats_no_chunk(tmp_path_fa
     }
 
 
-def test_progress_says_how_many_examples_are_answered(tmp_path, capsys):
+def test_progress_has_the_number_of_answered_examples(tmp_path, capsys):
     with shown_stages() as progress:
         write(tmp_path / "squares.jsonl", Squares(7), progress=progress)
     assert capsys.readouterr().err == "answering 7 examples\n"
@@ -88,7 +88,7 @@ def test_shards_joined_in_order_are_the_whole(tmp_path_factory, num, num_shards)
         assert parts[1].name == f"part-00001-of-{num_shards:05d}.jsonl"
 
 
-def test_a_finished_work_is_not_done_again_and_its_manifest_says_what_it_is(tmp_path):
+def test_finished_work_is_not_repeated_and_has_a_manifest(tmp_path):
     out = write(tmp_path / "a.jsonl", Squares(5))
     again = Squares(5)
     write(out, again)
@@ -99,7 +99,7 @@ def test_a_finished_work_is_not_done_again_and_its_manifest_says_what_it_is(tmp_
     assert manifest["request"]["weights"] == "w1"
 
 
-def test_answers_to_another_question_are_neither_gone_on_with_nor_replaced(tmp_path):
+def test_answers_to_another_question_are_neither_continued_nor_replaced(tmp_path):
     out = tmp_path / "a.jsonl"
     with pytest.raises(KeyboardInterrupt):
         write(out, Squares(9, breaks_at=4))
@@ -121,7 +121,7 @@ def test_a_question_that_failed_before_its_first_part_can_be_put_right(tmp_path)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.jsonl", "a.jsonl.manifest.json"]
 
 
-def test_a_cut_between_the_file_and_its_manifest_is_mended(tmp_path, monkeypatch):
+def test_a_cut_between_the_file_and_its_manifest_is_repaired(tmp_path, monkeypatch):
     def cut(*_):
         raise KeyboardInterrupt
 
@@ -161,7 +161,7 @@ def test_answers_that_were_to_be_replaced_do_not_pass_for_those_they_replaced(tm
     assert len(rows(write(tmp_path / "a.jsonl", Squares(7)))) == 7
 
 
-def test_chunks_that_a_cut_left_behind_whole_answers_go(tmp_path, monkeypatch):
+def test_chunks_that_a_cut_left_beside_complete_answers_are_removed(tmp_path, monkeypatch):
     def cut(*_):
         raise KeyboardInterrupt
 
@@ -174,7 +174,7 @@ def test_chunks_that_a_cut_left_behind_whole_answers_go(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "a.jsonl.manifest.json"}
 
 
-def test_chunks_of_nobody_knows_what_are_no_answers(tmp_path):
+def test_chunks_of_unknown_origin_are_not_answers(tmp_path):
     """Their removal began with the file that says what they are of."""
     chunks = tmp_path / "a.jsonl.chunks"
     chunks.mkdir()

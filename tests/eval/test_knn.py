@@ -51,7 +51,7 @@ def test_chunks_and_copies_of_images_change_nothing():
         )
 
 
-def test_of_equally_near_ones_the_first_vote():
+def test_the_first_of_equally_near_neighbours_vote():
     train = torch.ones(4, 2)
     labels = torch.tensor([2, 1, 1, 1])
     query = torch.ones(1, 2)

@@ -94,7 +94,7 @@ def test_an_export_is_pushed_in_one_commit_and_only_what_changed(tmp_path):
 
 
 class Shelf(Hub):
-    """In place of a hub: what it has, and what was sent."""
+    """Replaces a hub: its files, and what was sent."""
 
     def __init__(self):
         self.sent = []

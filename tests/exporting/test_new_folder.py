@@ -1,4 +1,4 @@
-"""What an export leaves beside its place when it is killed, and who cleans that up."""
+"""Files that a killed export leaves beside its folder, and their removal."""
 
 import signal
 import subprocess
@@ -63,7 +63,7 @@ def test_the_rest_of_a_process_killed_in_a_part_of_its_export_is_also_removed(tm
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_what_another_process_is_writing_stays(kind: str, tmp_path: Path) -> None:
+def test_files_that_another_process_is_writing_are_kept(kind: str, tmp_path: Path) -> None:
     out = tmp_path / "model"
     first = writer(kind, out)
     (its,) = tmp_path.iterdir()

@@ -63,7 +63,7 @@ def test_a_folder_with_pickled_weights_alone_is_imported(transformers, tmp_path)
     assert all(torch.equal(state[name], value) for name, value in theirs.state_dict().items())
 
 
-def test_what_calls_code_is_refused_with_its_name_and_not_run(tmp_path):
+def test_a_file_that_calls_code_is_refused_with_its_name_and_not_run(tmp_path):
     trap = tmp_path / "created by the file"
     torch.save({"state_dict": {"a": Hostile(trap)}}, tmp_path / "file.pt")
     with pytest.raises(CheckpointError, match=r"without executing code in it: it calls posix\.mkdir") as caught:

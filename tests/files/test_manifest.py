@@ -39,7 +39,7 @@ def test_a_failure_leaves_the_old_file_and_no_new_one(tmp_path, failure):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_a_failure_that_says_what_to_do(tmp_path, number):
+def test_a_full_disk_is_a_failure_with_a_fix(tmp_path, number):
     with pytest.raises(RunError, match="no space left") as caught, explained_write_errors(tmp_path / "file"):
         raise OSError(number, os.strerror(number))
     assert "free some space" in str(caught.value)
@@ -100,7 +100,7 @@ def test_broken_manifests_are_named(tmp_path, content):
         read_manifest(tmp_path)
 
 
-def test_missing_manifest_says_what_to_do(tmp_path):
+def test_a_missing_manifest_is_an_error_with_a_fix(tmp_path):
     with pytest.raises(DataError, match="run it again"):
         read_manifest(tmp_path)
 

@@ -98,7 +98,7 @@ def test_an_unfinished_corpus_is_not_read_as_if_it_were_whole(made_corpus, patte
         find_sources([made_corpus.parent / pattern])
 
 
-def test_a_manifest_of_somebody_else_says_nothing(tmp_path):
+def test_a_manifest_of_another_program_is_ignored(tmp_path):
     (tmp_path / "a.jsonl").write_text("{}")
     for content in ("not JSON", "[]", '{"kind": "other", "shards": [{"name": "x"}]}'):
         (tmp_path / "manifest.json").write_text(content)

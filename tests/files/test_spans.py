@@ -55,7 +55,7 @@ def test_files_of_one_object_per_line_are_cut_evenly(tmp_path):
     assert len({json.dumps(part.identity) for part in parts}) == len(parts)
 
 
-def test_what_cannot_be_cut_stays_whole(tmp_path):
+def test_text_that_cannot_be_cut_stays_whole(tmp_path):
     (tmp_path / "indented.jsonl").write_text(
         "\n".join(json.dumps({"text": "a", "m": {"b": 1}}, indent=1) for _ in range(99))
     )

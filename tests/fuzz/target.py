@@ -1,4 +1,4 @@
-"""What a target of the fuzzer is."""
+"""Interface of a target of the fuzzer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

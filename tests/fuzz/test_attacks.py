@@ -74,7 +74,7 @@ def test_a_manifest_cannot_name_files_outside_of_its_folder(tmp_path, name):
         verify(tmp_path / "out")
 
 
-def test_links_in_archives_are_not_followed_and_indices_cannot_ask_for_more_than_there_is(tmp_path):
+def test_links_in_archives_are_not_followed_and_indices_cannot_exceed_their_data(tmp_path):
     link = tarfile.TarInfo("000.png")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
@@ -87,7 +87,7 @@ def test_links_in_archives_are_not_followed_and_indices_cannot_ask_for_more_than
             reader.read(0, offset, num_bytes)
 
 
-def test_a_header_of_an_archive_cannot_ask_for_memory(tmp_path):
+def test_a_header_of_an_archive_cannot_allocate_memory(tmp_path):
     content = bytearray(tar({"a": b""}))
     content[156:157], content[124:136] = b"L", b"77777777777\0"  # a long name of 8 GB
     content[148:156] = b" " * 8
@@ -112,7 +112,7 @@ def test_a_small_compressed_file_cannot_expand_to_a_line_without_end(tmp_path, m
         fourm_readers.texts_of(gzip.compress(whole), "a.json.gz")
 
 
-def test_a_picture_of_a_few_bytes_cannot_ask_for_gigabytes():
+def test_a_picture_of_a_few_bytes_cannot_allocate_gigabytes():
     content = bytearray(picture("PNG", "1", (8, 8)))
     content[16:24] = struct.pack(">II", 60_000, 60_000)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))

@@ -26,7 +26,7 @@ def decode(data, wanted=None, name=None):
 
 @pytest.fixture
 def only_pillow(monkeypatch):
-    """As if simplejpeg were not installed."""
+    """Decode images without simplejpeg."""
     monkeypatch.setattr(decoding, "_simplejpeg", lambda: None)
 
 
@@ -39,7 +39,7 @@ def test_lossless_files_keep_every_pixel(format):
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA"])
 @pytest.mark.parametrize("format", ["PNG", "TIFF"])
-def test_every_mode_becomes_what_pillow_makes_of_it(format, mode):
+def test_every_mode_is_converted_like_by_pillow(format, mode):
     if (format, mode) == ("TIFF", "LA"):
         pytest.skip("Pillow does not write this")
     data = encoded(smooth_image(20, 10), format, mode)
@@ -52,7 +52,7 @@ def test_every_mode_becomes_what_pillow_makes_of_it(format, mode):
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_jpeg_of_every_mode_becomes_what_pillow_makes_of_it(mode, progressive):
+def test_jpeg_of_every_mode_is_converted_like_by_pillow(mode, progressive):
     data = encoded(smooth_image(100, 70), "JPEG", mode, progressive=progressive)
     assert (decode(data) == np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))).all()
 
@@ -72,7 +72,7 @@ def test_16_bit_greys_keep_their_upper_bits():
     assert decode(file.getvalue())[:, :, 1].tolist() == [[0, 0, 1], [128, 255, 255]]
 
 
-def test_of_a_moving_image_the_first_frame_counts():
+def test_the_first_frame_of_a_moving_image_counts():
     file = io.BytesIO()
     frames = [Image.new("RGB", (6, 4), color) for color in ("red", "blue")]
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
@@ -81,7 +81,7 @@ def test_of_a_moving_image_the_first_frame_counts():
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_stay_as_they_are_stored_whatever_exif_says(format, orientation):
+def test_images_are_not_rotated_by_exif(format, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(smooth_image(96, 64), format, exif=exif)

@@ -178,7 +178,7 @@ def test_resizing_is_pillows_but_for_rounding(kernel, size):
         assert (difference > 0).mean() < 0.08
 
 
-def test_what_a_crop_lacks_is_black_on_both_sides():
+def test_a_crop_beyond_the_image_is_black_on_both_sides():
     image = np.full((3, 9, 3), 200, np.uint8)
     for op in (CenterCrop(size=6), RandomCrop(size=6)):
         found = compose([op])(image, rng())[:, :, 0]
@@ -226,7 +226,7 @@ def test_distortion_is_grey_a_fifth_of_the_time():
         ([Resize(), RandomErasing(), RandomErasing()], "make it the last"),
     ],
 )
-def test_transforms_that_make_no_batch_are_refused(ops, message):
+def test_transforms_that_cannot_make_a_batch_are_refused(ops, message):
     with pytest.raises(ConfigError, match=message):
         compose(ops)
 

@@ -1,4 +1,5 @@
-"""What torchvision defines too gives the same pixels, in training up to rounding where images are resized."""
+"""Transforms that torchvision also defines give the same pixels, in training up to rounding where images are
+resized."""
 
 import io
 
@@ -81,7 +82,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
 def test_exact_pixels_of_files_are_torchvisions_bit_for_bit(name, kernel):
-    """As open_clip and timm evaluate: Image.open, RGB, shorter side, centre."""
+    """open_clip and timm evaluate like this: Image.open, RGB, shorter side, centre."""
     file = FILES[name]()
     opened = Image.open(io.BytesIO(file)).convert("RGB")
     theirs = reference.Compose([reference.Resize(64, reference.InterpolationMode(kernel)), reference.CenterCrop(56)])

@@ -64,7 +64,7 @@ def test_settings_are_laid_over_the_file():
 
 @pytest.mark.parametrize(("machines", "processes", "has_ranks"), [(1, 1, False), (1, 2, True), (2, 1, True)])
 def test_the_script_starts_one_rank_per_gpu_of_every_machine(tmp_path, machines, processes, has_ranks):
-    """With a Python that says what it was asked."""
+    """The script runs with a Python that records its arguments."""
     binaries = tmp_path / "pretrainkit-venv/bin"
     binaries.mkdir(parents=True)
     (binaries / "activate").write_text(f"export PATH={binaries}:$PATH\n")
@@ -148,7 +148,7 @@ def test_a_bucket_is_an_address():
 
 
 def test_machines_become_git_remotes_that_are_pushed_to_together(tmp_path, monkeypatch):
-    """With real repositories; folders stand for the machines."""
+    """The repositories are real; folders replace the machines."""
     monkeypatch.setenv("HOME", str(tmp_path))
     here, machines = tmp_path / "here", [tmp_path / "pod", tmp_path / "pod-worker1"]
     for folder in (here, *machines):
@@ -226,7 +226,7 @@ def test_without_skypilot_the_install_line_is_given(monkeypatch):
 
 
 def test_skypilot_takes_every_task_file(tmp_path):
-    """With the real package, of this interpreter or of the one that PRETRAINKIT_SKYPILOT_PYTHON names; no account."""
+    """It runs the real package, in this interpreter or in that of PRETRAINKIT_SKYPILOT_PYTHON, without an account."""
     python = os.environ.get("PRETRAINKIT_SKYPILOT_PYTHON") or (sys.executable if find_spec("sky") else None)
     if python is None or shutil.which(python) is None:
         pytest.skip("skypilot is not installed: set PRETRAINKIT_SKYPILOT_PYTHON to a Python that has it")

@@ -1,4 +1,4 @@
-"""What `RUN/launch` remembers."""
+"""The record of launches in `RUN/launch`."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def test_launches_come_back_as_they_were_and_the_newest_is_last(tmp_path):
     assert second.world_size == 8
 
 
-def test_attempts_say_how_they_ended_and_after_which_checkpoint(tmp_path):
+def test_attempts_record_how_they_ended_and_after_which_checkpoint(tmp_path):
     folder = LaunchFolder(tmp_path)
     folder.add(LAUNCH)
     (tmp_path / "checkpoints/step-00000004").mkdir(parents=True)

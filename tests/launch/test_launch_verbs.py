@@ -110,7 +110,7 @@ def test_neighbouring_runs_are_not_a_sweep(tmp_path: Path) -> None:
         say("resume", tmp_path)
 
 
-def test_what_is_finished_is_not_launched_again(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_launched_again(tmp_path: Path) -> None:
     folder = LaunchFolder(tmp_path)
     folder.add(Launch("local", (), (), job_ids=("1",)))
     (tmp_path / "checkpoints/step-00000012").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a rank says when another one is gone."""
+"""Messages of a rank when another one has died."""
 
 import os
 import subprocess

@@ -20,7 +20,7 @@ from pretrainkit.launch.folder import Restarts
         (1, 0, None, "step-00000004", False),
     ],
 )
-def test_only_a_failure_after_progress_is_mended(left, code, before, now, goes_on):
+def test_only_a_failure_after_progress_leads_to_a_restart(left, code, before, now, goes_on):
     assert (Restarts(left, before).after_failure(code, now) is not None) == goes_on
 
 

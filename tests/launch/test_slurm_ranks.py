@@ -82,7 +82,7 @@ def test_after_the_warning_of_a_time_limit_the_job_runs_again(folder: Path) -> N
     assert len((folder / "seen-1").read_text().splitlines()) == 2
 
 
-def test_what_is_refused_is_not_tried_again(folder: Path) -> None:
+def test_a_refused_command_is_not_tried_again(folder: Path) -> None:
     job = submit(folder, "refuse")
     assert ended(folder, 1) == [(2, "ended")]
     job._process.wait(30)

@@ -111,7 +111,7 @@ def test_rows_and_flex_equal_the_formula(is_causal):
 
 
 def differentiable_flex(q_BHQK, k_BHPK, v_BHPK, *, score_mod, block_mask, scale):
-    """What FlexAttention says it computes, for any device: all pairs at once."""
+    """Compute the documented result of FlexAttention on any device: all pairs at once."""
     assert q_BHQK.shape[2] % 128 == k_BHPK.shape[2] % 128 == 0  # other lengths give wrong gradients on a GPU
     num_rows, num_heads, num_queries, _ = q_BHQK.shape
     sizes = (num_rows, num_heads, num_queries, k_BHPK.shape[2])

@@ -1,4 +1,4 @@
-"""Which attention a GPU takes, by its compute capability, the number format and the width of a head."""
+"""Choice of attention on a GPU, by its compute capability, the number format and the width of a head."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -287,7 +287,7 @@ def test_held_out_folders_are_used_and_must_have_the_same_modalities(tmp_path):
 
 
 def test_without_captions_the_vocabulary_has_room_for_the_names_of_classes(tmp_path):
-    """Of several words, joined by underscores, as in other people's sets."""
+    """Names of classes have several words, joined by underscores, as in many sets."""
     page_data.put_rooms(tmp_path / "rooms", 4, 2)
     for split in PARTS:
         shutil.rmtree(tmp_path / f"rooms/{split}/caption")
@@ -347,7 +347,7 @@ def test_fonts_without_the_scripts_of_the_text_are_refused(tmp_path):
     new_project("pixel", [words[1], fonts / "NotoSerifThai-Regular.otf"], tmp_path / "made", hours=None)
 
 
-def test_without_a_font_the_message_says_what_to_install(tmp_path, monkeypatch):
+def test_without_a_font_the_message_names_the_package(tmp_path, monkeypatch):
     pytest.importorskip("freetype")
     from pretrainkit.recipes.pixel import project
 

@@ -36,7 +36,7 @@ def write_texts(folder: Path, num_files: int = 12, num: int = 120) -> Path:
 
 
 def make_small(project: Path, recipe: str) -> None:
-    """As a user would: by changes in the YAML."""
+    """Change the YAML like a user would."""
     config = project / "config.yaml"
     more = f"precision: {{compute: float32}}\nlog: {{every_steps: 1}}\n{TINY[recipe]}\n"
     config.write_text(config.read_text(encoding="utf-8") + more, encoding="utf-8")
@@ -80,7 +80,7 @@ def test_text_becomes_a_report(tmp_path):
 
 @pytest.mark.slow
 def test_one_command_continues_from_the_finished_stages_to_the_report(tmp_path):
-    """As after a kill between two stages."""
+    """It is as if a process was killed between two stages."""
     words = ["new", "bert", write_texts(tmp_path / "raw"), "--out", tmp_path / "made", "--hours", HOURS]
     assert "next: bash" in run_here([*map(str, words)]).out
     make_small(tmp_path / "made", "bert")
@@ -195,7 +195,7 @@ def test_no_data_is_a_mistake(tmp_path):
         new_project("bert", [tmp_path / "nothing"], tmp_path / "made", hours=None)
 
 
-def test_a_single_document_can_be_cut_as_the_message_says(tmp_path):
+def test_a_single_document_can_be_cut_as_the_message_advises(tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/book.txt").write_text("".join(f"Line {n}.\n" for n in range(3000)))
     with pytest.raises(DataError, match="too little text") as caught:

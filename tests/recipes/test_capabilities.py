@@ -1,4 +1,4 @@
-"""What recipes can do besides training, and the one message for those that cannot."""
+"""Capabilities of recipes besides training, and the one message of recipes that lack them."""
 
 import pytest
 

@@ -43,7 +43,7 @@ def batch_of(recipe, config, num):
 
 
 def calls_of(objective, batch):
-    """How often each function is called, those in C as well, to count the cost."""
+    """Count the calls of each function, also of those in C, to measure the cost."""
     calls = Counter()
 
     def note(frame, event, function):

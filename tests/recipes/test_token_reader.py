@@ -1,4 +1,4 @@
-"""What texts, words and passages become for encoders that read tokens."""
+"""Texts, words and passages as encoders of tokens read them."""
 
 from itertools import pairwise
 

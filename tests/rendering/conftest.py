@@ -36,7 +36,7 @@ def has_pango() -> None:
 
 @pytest.fixture(params=["freetype", "pango"])
 def renderer(request, latin_font) -> Renderer:
-    """Of either engine, with the Latin font."""
+    """Renderer of either engine, with the Latin font."""
     if request.param == "pango":
         request.getfixturevalue("has_pango")
     else:

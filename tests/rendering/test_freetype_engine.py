@@ -116,7 +116,7 @@ def test_colours_are_the_requested_ones(latin_font):
     assert (pixels[:, end : end + 16] == [0, 0, 255]).all()
 
 
-def test_a_file_that_is_no_font_is_refused(tmp_path):
+def test_a_file_that_is_not_a_font_is_refused(tmp_path):
     path = tmp_path / "no.ttf"
     path.write_bytes(b"no font")
     with pytest.raises(DataError, match="cannot be used"):

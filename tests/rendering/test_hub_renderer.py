@@ -83,5 +83,5 @@ def test_only_files_of_a_renderer_are_requested(monkeypatch, renderer, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["font.ttf", "/a/folder", "a/b/c", "user/name@", "~", "https://host/name"])
-def test_other_paths_are_no_names_of_the_hub(name):
+def test_other_paths_are_not_names_of_the_hub(name):
     assert not is_hub_name(name)

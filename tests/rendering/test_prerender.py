@@ -259,7 +259,7 @@ def test_coloured_pictures_are_stored_in_colour(latin_font, tmp_path):
     assert np.array_equal(np.asarray(picture(row)), renderer("a red fox").pixel_values)
 
 
-def test_progress_reaches_the_size_of_the_input_and_tells_the_speed(corpus, small, tmp_path):
+def test_progress_reaches_the_size_of_the_input_and_shows_the_speed(corpus, small, tmp_path):
     seen = Notes()
     settings = RenderSettings(shard_characters=3000)
     prerender(find_documents([corpus]), small, tmp_path / "out", settings, workers=1, progress=seen)

@@ -142,7 +142,7 @@ def test_an_upload_in_chunks_resumes_where_it_stopped(rendered, monkeypatch):
 
 
 def test_the_command_uploads_to_a_server_that_speaks_as_the_hub_does(rendered, tmp_path):
-    """With one refusal on the way, which is tried again."""
+    """One request is refused, and repeated."""
     pytest.importorskip("huggingface_hub")
     words = ["render", str(rendered / "train"), "--out", str(tmp_path / "set"), "--layout", "published"]
     with served_hub(tmp_path, failures=[503]) as hub:

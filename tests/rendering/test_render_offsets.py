@@ -14,7 +14,7 @@ from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.offsets import patch_spans
 
 REFERENCE = json.loads((Path(__file__).parent / "pango_reference.json").read_text(encoding="utf-8"))
-"""What the original gives; see make_pango_reference.py."""
+"""Results of the original; see make_pango_reference.py."""
 ANY_FIXTURE = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text("abcdefgh ijlmW.", min_size=1, max_size=300)
 
@@ -84,7 +84,7 @@ def test_the_originals_mapping_is_reproduced(noto, has_pango):
 
 @pytest.fixture
 def original(latin_font, has_pango):
-    """As the original's Pango, with canvases of a length."""
+    """Renderer like the original's Pango, with canvases of a length."""
     if hashlib.sha256(Path(latin_font).read_bytes()).hexdigest() != REFERENCE["font_sha256"]:
         pytest.skip("this Pillow brings another font than the reference was made with")
     return lambda length: Renderer(

@@ -48,7 +48,7 @@ def test_only_whole_letters_are_drawn_if_requested(renderer, change, words):
     assert not np.array_equal(cut.columns(given), drawn)
 
 
-def test_what_whole_letters_leave_comes_on_the_next_canvas(renderer, change):
+def test_letters_that_do_not_fit_are_on_the_next_canvas(renderer, change):
     text = "mwil" * 30
     whole = change(renderer, max_seq_length=7, cut_letters=False)
     encoding = whole(text, return_offset_mapping=True, return_overflowing_patches=True)
@@ -129,7 +129,7 @@ def test_a_face_of_a_collection_is_drawn_as_its_own_file(renderer, change, colle
         change(renderer, font_file=str(singles[1]), font_index=1).opened()
 
 
-def test_a_file_that_is_no_font_is_named_as_such(tmp_path):
+def test_a_file_that_is_not_a_font_is_named(tmp_path):
     (tmp_path / "font.woff2").write_bytes(b"wOF2\0\1\0\0\xff")
     with pytest.raises(DataError, match="neither a renderer nor a font"):
         open_renderer(tmp_path / "font.woff2")

@@ -119,7 +119,7 @@ def test_words_and_bigrams_fill_canvases_without_a_loss(renderer, change, fields
 
 @PATCH_STRATEGIES
 def test_long_text_is_measured_word_by_word(renderer, change, fields, monkeypatch):
-    """What is laid out grows with the text and not with its square."""
+    """Layout work grows with the text and not with its square."""
     measured = []
     short = change(renderer, max_seq_length=30, **fields)
     lines = type(short.engine).lines
@@ -142,7 +142,7 @@ def test_a_word_of_many_canvases_is_cut_without_measuring_what_is_far(renderer, 
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=80), room=st.integers(0, 400), guess=st.integers(1, 99))
 def test_the_most_characters_that_fit(sizes, room, guess):
-    """Whatever the guess, and however unequal the characters are."""
+    """It holds for any guess, however unequal the characters are."""
     word = "".join(map(chr, sizes))
     first = len(word) // 3
     tries = []

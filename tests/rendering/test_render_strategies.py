@@ -56,7 +56,7 @@ def test_the_second_character_is_right_of_the_first_and_is_drawn_separately(rend
     assert (np.abs(pairs("fi").columns_XP[:16].astype(int) - apart) < 40).all()
 
 
-def test_bigrams_of_a_list_of_words_tell_where_words_begin(renderer, change):
+def test_bigrams_of_a_list_of_words_have_the_starts_of_words(renderer, change):
     pairs = change(renderer, strategy="bigrams")
     words = ["ilt", "rf", "itlti"]
     encoding = pairs(words, return_offset_mapping=True)

@@ -125,7 +125,7 @@ def test_a_folder_that_would_be_drawn_otherwise_is_refused(renderer, tmp_path):
         load_renderer(tmp_path)
 
 
-def test_the_fingerprint_tells_what_changes_pixels_and_nothing_else(renderer, change):
+def test_the_fingerprint_depends_on_settings_of_pixels_alone(renderer, change):
     first = describe(renderer)
     assert difference(first, describe(change(renderer, max_seq_length=30, on_missing="warn"))) is None
     for fields in ({"font_size": 9}, {"rgb": True}, {"parity": True}, {"strategy": "words"}):

@@ -73,7 +73,7 @@ def test_ticks_are_round_evenly_spaced_and_within(a, b, target, whole):
 
 
 @given(a=sizes, b=sizes)
-def test_labels_of_ticks_tell_them_apart(a, b):
+def test_labels_of_ticks_are_distinct(a, b):
     found = ticks(*ordered(a, b))
     assert len(set(tick_labels(found))) == len(found)
 

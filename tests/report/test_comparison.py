@@ -86,7 +86,7 @@ def test_ten_runs_of_many_steps_fit_into_two_megabytes(tmp_path):
     assert write_comparison(folders, tmp_path / "page.html").stat().st_size < 2_000_000
 
 
-def test_runs_are_named_by_what_tells_them_apart(tmp_path):
+def test_runs_are_named_by_their_differences(tmp_path):
     folders = [make_run(tmp_path / name) for name in ("a", "b")]
     nested = tmp_path / "deep"
     (nested / "c").mkdir(parents=True)
@@ -120,7 +120,7 @@ def hold(folder, is_held, may_end):
     file.close()
 
 
-def test_the_table_tells_which_runs_are_running_finished_stopped_or_interrupted(tmp_path):
+def test_the_table_shows_which_runs_are_running_finished_stopped_or_interrupted(tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()
     for name, last in (("finished", None), ("stopped", "stopped"), ("killed", "started"), ("running", "started")):
@@ -221,7 +221,7 @@ def test_recipes_declare_the_directions_of_their_metrics(tmp_path, recipe, name,
 
 
 def test_runs_are_compared_with_those_of_their_recipe_and_ties_are_not_marked(tmp_path):
-    """Of the four runs, two are of another recipe, whose results are equal."""
+    """Two of the four runs are of another recipe, and their results are equal."""
     folders = [make_run(tmp_path / name) for name in ("a", "b", "c", "d")]
     for folder, loss in zip(folders, ("4.1", "9.5", "9.5", "3.6"), strict=True):
         change(folder, "summary.json", "4.1", loss)

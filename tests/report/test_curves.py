@@ -61,7 +61,7 @@ def write_run(folder, rows, events=(), evaluations=()):
     return read_run(folder)
 
 
-def test_tokens_flops_and_hours_add_up_what_the_log_says_about_each_interval(tmp_path):
+def test_tokens_flops_and_hours_are_sums_over_the_intervals_of_the_log(tmp_path):
     rows = [
         {"step": 10, "loss": 3.0, "seconds_per_step": 0.5, "tokens_per_second": 100.0, "flops_per_second": 1e9},
         {"step": 20, "loss": 2.0, "seconds_per_step": 1.0, "tokens_per_second": 50.0, "flops_per_second": 2e9},

@@ -56,7 +56,7 @@ class Page(HTMLParser):
 
     @property
     def curves(self) -> dict:
-        """What the charts show."""
+        """Return the curves of the charts."""
         return json.loads(self.scripts[0], parse_constant=pytest.fail)
 
 
@@ -293,7 +293,7 @@ def test_the_first_curve_is_the_one_with_a_reference_line(run):
     assert loss_charts([read_run(run)])[0].key == "loss"
 
 
-def test_losses_of_parts_of_a_mixture_are_curves_under_their_own_names_and_their_counts_are_none(run):
+def test_losses_of_parts_of_a_mixture_are_named_curves_and_their_counts_are_not(run):
     with open(run / "metrics.jsonl", "a") as file:
         for step in (601, 602):
             row = {"step": step, "loss": 3.0, "loss/some:task": 2.0, "target_tokens/some:task": 7 * step}
@@ -361,7 +361,7 @@ def test_a_long_run_stays_small(tmp_path):
         (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").write_text('{"lo')), "has no logged step"),
     ],
 )
-def test_what_is_no_run_is_refused_with_a_reason(tmp_path, prepare, expected):
+def test_a_folder_that_is_not_a_run_is_refused_with_a_reason(tmp_path, prepare, expected):
     folder = tmp_path / "run"
     prepare(folder)
     with pytest.raises(DataError) as caught:

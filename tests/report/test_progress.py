@@ -16,7 +16,7 @@ def page_of(folder, by_step):
     return Page(render(read_run(folder)))
 
 
-def test_what_stays_is_shown_once_and_answers_by_step(tmp_path):
+def test_constant_parts_are_shown_once_and_answers_by_step(tmp_path):
     page = page_of(
         tmp_path / "demo",
         {step: [{"truth": "constant truth", "answer": f"after {step}"}] for step in (1000, 200, 30)},
@@ -27,14 +27,14 @@ def test_what_stays_is_shown_once_and_answers_by_step(tmp_path):
     assert "Samples while training" in page.text
 
 
-def test_of_many_steps_some_are_shown_with_the_first_and_the_last(tmp_path):
+def test_some_of_many_steps_are_shown_with_the_first_and_the_last(tmp_path):
     page = page_of(tmp_path / "demo", {step: [{"answer": f"after [{step}]"}] for step in range(1, 101)})
     shown = [step for step in range(1, 101) if f"after [{step}]" in page.text]
     assert len(shown) == 8
     assert (shown[0], shown[-1]) == (1, 100)
 
 
-def test_one_evaluation_is_no_progress_and_broken_files_are_noted(tmp_path):
+def test_one_evaluation_is_not_progress_and_broken_files_are_noted(tmp_path):
     page = page_of(tmp_path / "demo", {5: [{"answer": "lonely answer"}]})
     assert "lonely answer" not in page.text
     (tmp_path / "demo" / "samples" / "step-00000007.json").write_text("{")

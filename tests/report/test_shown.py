@@ -42,7 +42,7 @@ def test_pictures_and_texts_are_shown_with_their_marks(tmp_path):
 
 
 def test_a_picture_without_words_is_as_large_as_its_cell_allows(tmp_path):
-    """As lines of drawn text are, whose letters nobody could read otherwise."""
+    """Lines of drawn text are like this; smaller letters could not be read."""
     source = page_of(tmp_path / "demo", [{"original": [{"image": PICTURE}], "masked": [{"image": PICTURE}]}])
     assert [attrs.get("class") for name, attrs in Page(source).elements if name == "figure"] == ["picture alone"] * 2
     assert "figure.alone img { height: auto; max-width: 100%; }" in source

@@ -30,7 +30,7 @@ def checked(preset, *settings, num=2, deep=False):
 
 
 def pixels(value):
-    """Of the only picture of a cell, which must be a PNG."""
+    """Return the pixels of the only picture of a cell, which must be a PNG."""
     (item,) = value
     kind, _, content = item["image"].partition(",")
     assert kind == "data:image/png;base64"
@@ -101,7 +101,7 @@ def test_rows_of_rendered_text_are_shown_with_grey_masks(tmp_path, monkeypatch):
     rendered(found)
 
 
-def test_rows_that_are_only_pictures_say_that_their_languages_are_unknown(tmp_path):
+def test_rows_of_pictures_alone_have_unknown_languages(tmp_path):
     pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
     (tmp_path / "text.txt").write_text("\n\n".join(texts(20)), "utf-8")
     words = ["render", tmp_path / "text.txt", "--renderer", part("renderer"), "--max-patches", "36", "--out"]

@@ -1,4 +1,4 @@
-"""What the doctor finds where a package is broken, and where compiled helpers are missing."""
+"""Findings of the doctor where a package is broken, and where compiled helpers are missing."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def python(checkout: Path, *words: str, **environment: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
-def test_what_was_not_built_is_named_with_the_reason_and_the_command_builds_it(checkout: Path) -> None:
+def test_a_missing_helper_is_named_with_the_reason_and_the_command_builds_it(checkout: Path) -> None:
     state, text, fix = json.loads(python(checkout, "-c", HELPERS, CC="/nowhere/cc"))
     assert state == "limited"
     assert text.startswith("not built: corpus._words, recipes.fourm._keep, recipes.pixel._masks, recipes.t5._spans; ")
@@ -94,7 +94,7 @@ def test_what_was_not_built_is_named_with_the_reason_and_the_command_builds_it(c
     assert (state, fix) == ("good", "")
 
 
-def test_what_there_is_and_what_to_install_is_named() -> None:
+def test_installed_and_missing_packages_are_named() -> None:
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     names = ("accelerator", "bfloat16", "torch.compile", "attention", "collectives", "Pango", "[slurm]", "SkyPilot")
     for name in names:

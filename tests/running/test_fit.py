@@ -93,7 +93,7 @@ def test_a_preset_is_fitted_again() -> None:
 
 
 @pytest.mark.parametrize("fit", ["off", "auto"])
-def test_what_is_printed_can_be_used_as_it_is(fit: str, tmp_path: Path) -> None:
+def test_the_printed_settings_can_be_used_unchanged(fit: str, tmp_path: Path) -> None:
     words = ["plan", *SOURCE, f"parallel.fit={fit}", "data.batch_size=65536", "--hardware", "l4", "--gpus", "16"]
     out = succeed(*words, "--fit", "--gpus-per-node", "4", "--no-dry-run")
     command = shlex.split(
@@ -114,7 +114,7 @@ def test_what_is_printed_can_be_used_as_it_is(fit: str, tmp_path: Path) -> None:
     assert shlex.split(found["command"].replace("FOLDER", "here"))[1:] == command
 
 
-def test_if_nothing_fits_what_is_missing_is_printed_and_the_advice_works() -> None:
+def test_if_nothing_fits_the_missing_memory_is_printed_and_the_advice_works() -> None:
     layers = ["model.num_encoder_layers=8", "model.num_decoder_layers=8"]
     words = ["plan", "t5/1.1-xl", *layers, "--fit", "--no-dry-run", "--hardware", "rtx4090"]
     kept = ["data.microbatch_size=256"]
@@ -132,7 +132,7 @@ def test_if_nothing_fits_what_is_missing_is_printed_and_the_advice_works() -> No
     assert "use a smaller model or shorter examples" in message
 
 
-def test_what_fit_cannot_decide_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_fit_cannot_decide_are_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["plan", "bert/tiny", "--no-dry-run"]
     message = refused(*words, "--fit", "data.batching=packed", "data.microbatch_tokens=2000")
     followed(message, "running/plan.py: --fit and data.microbatch_tokens")

@@ -64,7 +64,7 @@ def test_a_trial_says_how_many_steps_fit_and_the_same_command_resumes_with_them(
     assert summary(Path("run"))["steps"] == 2 * before["steps"]
 
 
-def test_what_the_user_wrote_stays_and_passes_over_the_data_limit_the_steps(folder):
+def test_settings_of_the_user_are_kept_and_passes_over_the_data_limit_the_steps(folder):
     more = ["num_steps=null", "data.num_epochs=0.5", "checkpoint.every_steps=3", "evaluate.every_epochs=0.5"]
     ended = run_here(["train", *WORDS, *more, "schedule.num_warmup_steps=1", "--hours", "5", "--out", "run"])
     assert ended.code == 0, ended.err

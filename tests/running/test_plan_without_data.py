@@ -86,7 +86,7 @@ def test_a_plan_for_a_gpu_is_what_was_measured_on_one(preset: str, batch_size: i
 
 
 @pytest.mark.parametrize("source", ["glue/stsb", "glue/own", "glue/pixel-glue"])
-def test_a_plan_of_fine_tuning_says_what_it_assumes(source: str) -> None:
+def test_a_plan_of_fine_tuning_lists_its_assumptions(source: str) -> None:
     plan = make_plan(pk.load_config(source))
     encoder = "pixel/base" if "pixel" in source else "bert/base"
     assert plan.assumed is not None
@@ -124,7 +124,7 @@ BETWEEN = re.compile(r"t5/.*-(base|large|3b|xl)|fourm/x?l-7|fourm/l-21|clip/zero
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [source for source in PRESETS if not BETWEEN.fullmatch(source)])
 def test_every_preset_is_planned_without_data(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes long is counted: the models that are built."""
+    """The models that are built are counted, because building takes long."""
     built = []
     build = type(find_recipe(source.partition("/")[0])).build_model
     monkeypatch.setattr(
@@ -140,7 +140,7 @@ def test_every_preset_is_planned_without_data(source: str, monkeypatch: pytest.M
 
 
 def _memory(recipe: Any, config: Any, model: Any) -> StepMemory:
-    """Of two examples in bfloat16."""
+    """Return the memory of two examples in bfloat16."""
     config = with_batch_size(config, 2)
     batch = {name: torch.from_numpy(array) for name, array in host_batch_of(recipe, config, 2, is_assumed=True).items()}
     precision = Precision(torch.device("cpu"), torch.bfloat16, False, None)

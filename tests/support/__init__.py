@@ -1,4 +1,5 @@
-"""What tests share: generated data, small models, stand-ins of other systems, scripts for processes of their own."""
+"""Shared code of tests: generated data, small models, stand-ins of other systems, scripts for processes of their
+own."""
 
 from pathlib import Path
 

@@ -17,7 +17,8 @@ from support.bert_batches import WIDTH, modern_config, packed_batch, row_batch, 
 
 
 def gradients(strategy: str | None, config, world: World, *, is_packed: bool = False) -> dict[str, Tensor]:
-    """Of the mean losses of a batch of four examples with unequal numbers of predictions; None: all on one process.
+    """Return the gradients of the mean losses of a batch of four examples with unequal numbers of predictions. Without
+    a `strategy` all are on one process.
 
     With `is_packed` the first rank has all of them, and the second a microbatch without any.
     """

@@ -18,7 +18,7 @@ from support.clip_two_ranks import FLOAT32
 from support.toy_pairs import ToyEncoder, batch_of, cut, gradients, toy_config
 
 WIDTH, PER_RANK = 8, 18
-"""Of the embeddings; pairs of a rank."""
+"""Width of the embeddings; pairs of a rank."""
 
 
 class MostRows(TorchDispatchMode):

@@ -28,7 +28,7 @@ CONFIGS = {
 
 
 def gradients(config, world: World, strategy: str | None, **settings) -> dict[str, Tensor | None]:
-    """Of a sum over four pairs; None: all on one process."""
+    """Return the gradients of a sum over four pairs. Without a `strategy` all are on one process."""
     torch.manual_seed(0)
     model = RECIPE.build_model(config)
     called, rows = model, slice(0, 4)
@@ -50,7 +50,7 @@ def gradients(config, world: World, strategy: str | None, **settings) -> dict[st
 
 
 def scale_is_not_rounded(world: World) -> None:
-    """As on a GPU, where FSDP2 gathers weights in bfloat16: 1 / 0.0703 would become another number there."""
+    """FSDP2 gathers weights in bfloat16 on a GPU: 1 / 0.0703 would become another number there."""
     value = 0.0703
     for kind in ("parameter", "log_parameter"):
         config = run_config(temperature=TemperatureConfig(kind=kind, value=value))

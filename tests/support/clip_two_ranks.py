@@ -86,7 +86,8 @@ def train(
 
 
 def one_gradient(settings: dict, strategy: str, dtype: torch.dtype, world: World) -> dict[str, object]:
-    """Of a batch of 12 in microbatches of 4 and 2 on each of two ranks, or the same microbatches on one."""
+    """Return the gradient of a batch of 12 in microbatches of 4 and 2 on each of two ranks, or the same microbatches on
+    one."""
     config = toy_config(settings)
     torch.manual_seed(1)
     model = parallelize(

@@ -90,7 +90,7 @@ from triton.backends.nvidia.driver import CudaDriver  # noqa: E402
 
 
 class _Utils:
-    """Of a driver without a card: a kernel is compiled, and never loaded."""
+    """Driver without a card: a kernel is compiled, and never loaded."""
 
     def load_binary(self, *_: object) -> tuple[int, ...]:
         return 1, 1, 32, 0, 1_024
@@ -187,7 +187,7 @@ _PACKED = {
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor, **_: object) -> Tensor:
-    """In place of FlexAttention where nothing is compiled: as many operations, of all pairs."""
+    """Replace FlexAttention where nothing is compiled: as many operations, of all pairs."""
     return _attention(query, key, value)
 
 

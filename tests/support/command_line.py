@@ -31,7 +31,7 @@ NO_DROPOUT = ("model.hidden_dropout=0", "model.attention_dropout=0")
 
 
 class Answer(NamedTuple):
-    """What a command gave back."""
+    """The result of a command."""
 
     code: int
     out: str

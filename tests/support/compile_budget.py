@@ -123,9 +123,9 @@ class Counted:
         self.graphs = 0
         """Compiled so far."""
         self.calls = 0
-        """Of what was to be compiled."""
+        """Calls of compiled functions."""
         self.runs = 0
-        """Of graphs. As many as calls where nothing runs uncompiled and no graph is broken."""
+        """Runs of graphs: equal to the calls if nothing runs uncompiled and no graph is broken."""
         self._compile = torch.compile
 
     def __call__(self, function: Any, **options: Any) -> Callable[..., Any]:
@@ -200,8 +200,8 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def backward_of_head(compute: torch.dtype) -> dict[str, list[str]]:
-    """Of the compiled loss's backward pass, as Inductor is given it: `kept`, the types of the matrices (K, V) that it
-    is handed; `scatters`, its operators that Inductor does not fuse with others; both for any number K."""
+    """Describe the compiled loss's backward pass, as Inductor is given it: `kept`, the types of the matrices (K, V)
+    that it is handed; `scatters`, its operators that Inductor does not fuse with others; both for any number K."""
     found: dict[str, list[str]] = {"kept": [], "scatters": []}
 
     def backward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -237,7 +237,8 @@ def backward_of_head(compute: torch.dtype) -> dict[str, list[str]]:
 
 
 def contrast() -> dict[str, bool]:
-    """By settings of the contrastive loss: True if compiled it equals the plain one to the last bit, gradients too."""
+    """Compare the compiled contrastive loss with the plain one, by settings: True if equal to the last bit, also in
+    gradients."""
     products_CM, groups_M = torch.randn(5, 40), torch.arange(40) // 2
     mixed = {"partner_B": torch.arange(40).flip(0), "share": torch.tensor(0.3)}
     duplicates = ("positives", (groups_M, groups_M.flip(0)))
@@ -261,7 +262,7 @@ def contrast() -> dict[str, bool]:
 
 
 def given_up() -> list[str]:
-    """What a run reports of a module that needs more graphs than are allowed."""
+    """Return the report of a run about a module that needs more graphs than are allowed."""
     torch._dynamo.reset()
     module = nn.Tanh()
     module.forward = lambda x: x.tanh()  # torch leaves the `forward` of its own layers uncompiled

@@ -101,5 +101,5 @@ def _row(
 
 
 def tensors(batch: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """For the model."""
+    """Return the tensors that the model reads."""
     return {name: torch.from_numpy(values) for name, values in batch.items()}

@@ -24,7 +24,7 @@ def lengths_of(key, num, generator):
 
 
 def contents_of(modalities, num, seed=0):
-    """Of `num` samples."""
+    """Draw the contents of `num` samples."""
     generator = np.random.default_rng(seed)
     images, sequences = {}, {}
     for number, modality in enumerate(modalities):

@@ -1,4 +1,4 @@
-"""What each of four ranks does in `test_hsdp.py`: two copies of a model, each sharded over two ranks. Run as a script,
+"""Checks of each of four ranks in `test_hsdp.py`: two copies of a model, each sharded over two ranks. Run as a script,
 one process per rank; writes `NAME.rank` for each check, as `rank_checks` does."""
 
 import sys

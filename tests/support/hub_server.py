@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlparse
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """As much of the hub's interface as uploading takes, and reading what was uploaded."""
+    """The part of the hub's interface that uploading needs, and reading the uploaded files."""
 
     stored: dict[str, bytes]
     objects: dict[str, bytes]

@@ -1,4 +1,4 @@
-"""In place of the network: a hub of data sets that checks that the library would take each request.
+"""Replaces the network: a hub of data sets that checks that the library would take each request.
 
 Tests that import it are skipped where `datasets` is not installed.
 """
@@ -13,17 +13,18 @@ import pytest
 datasets = pytest.importorskip("datasets")
 huggingface_hub = pytest.importorskip("huggingface_hub")
 NUM_FILES = 3
-"""Of a streamed set."""
+"""Number of files of a streamed set."""
 Sets = Mapping[tuple[str, str | None], Sequence[Mapping[str, Any]]]
 
 
 class HubStandIn:
-    """In place of `datasets.load_dataset`: rows by (path, name), none labelled in test sets; and what was asked for."""
+    """Replaces `datasets.load_dataset`: rows by (path, name), without labels in test sets; and a record of the
+    requests."""
 
     def __init__(self, sets: Sets) -> None:
         self.sets = sets
         self.revisions: list[str | None] = []
-        """Of streamed ones."""
+        """Revisions of streamed sets."""
         self.asked: list[tuple[str, str | None, str]] = []
         self._signature = inspect.signature(datasets.load_dataset)
 
@@ -41,7 +42,7 @@ class HubStandIn:
         return found.to_iterable_dataset(num_shards=min(NUM_FILES, len(found)))
 
     def dataset_info(self, name: str, *, revision: str | None = None) -> Any:
-        """In place of `HfApi.dataset_info`: which commit a revision is."""
+        """Replace `HfApi.dataset_info`: return the commit of a revision."""
         if not any(name == path for path, _ in self.sets):
             raise OSError(f"404 Client Error. Repository Not Found for url: .../api/datasets/{name}")
         return SimpleNamespace(sha=f"commit-of-{revision or 'main'}")

@@ -181,7 +181,7 @@ def _make_rooms(folder: Path) -> None:
 
 
 def captions() -> list[str]:
-    """Of the rooms."""
+    """Return the captions of the rooms."""
     return [path.read_text("utf-8") for path in sorted(part("rooms").glob("train/caption/*.txt"))]
 
 
@@ -247,7 +247,7 @@ def put_t5x(folder: Path) -> None:
 
 
 def killed(run: str) -> Callable[[Path], None]:
-    """What a run looks like that was killed before its last checkpoint."""
+    """Turn a run into one that was killed before its last checkpoint."""
 
     def happens(folder: Path) -> None:
         newest = max((folder / run / "checkpoints").glob("step-*"))

@@ -86,7 +86,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 class Walk(NamedTuple):
-    """How a page is walked through."""
+    """Instructions to run the commands of a page."""
 
     page: str
     prepare: Callable[[Path], None]
@@ -215,7 +215,7 @@ def run_here(words: Sequence[str], given: str | None = None) -> Ended:
 
 
 def run_warm_verb(worker: object, words: Sequence[str], log: Path) -> int:
-    """What a sweep runs in a process of its own, in one that has loaded torch."""
+    """Run the command of a sweep's process in a process that has loaded torch."""
     ended = run_warm(ROOT / "src" / "pretrainkit" / "__main__.py", *words)
     log.write_text(ended.stdout + ended.stderr, "utf-8")
     return ended.returncode

@@ -50,7 +50,7 @@ def caption(number: int) -> str:
 
 
 def rows(num_images: int, captions_per_image: int = 2, first: int = 0) -> list[dict[str, Any]]:
-    """Of an annotation file; ids beyond 32 bits."""
+    """Return rows of an annotation file; ids beyond 32 bits."""
     return [
         {
             "image": f"{image:04d}.png",

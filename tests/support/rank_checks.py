@@ -1,4 +1,4 @@
-"""What each of two ranks does in `test_two_ranks.py`: run as a script, one process per rank.
+"""Checks of each of two ranks in `test_two_ranks.py`: run as a script, one process per rank.
 
 Every function named check_... runs on both ranks, in order of definition, and writes `NAME.rank` into the output
 folder: "ok" or a traceback. Starting processes costs seconds, so one start serves all checks.

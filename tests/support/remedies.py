@@ -1,4 +1,4 @@
-"""What the messages of the package advise: the sites of such messages in the source, and what a printed one says to do.
+"""Advice in messages of the package: the places of such messages in the source, and the advice of a printed one.
 
 A message is a string of several lines; the first says what is wrong, those below what to do about it. It has a remedy
 where those name a command, an option, a setting or a package.
@@ -30,10 +30,10 @@ class Case(NamedTuple):
     """Pattern of what is taken up of the advice: `pretrainkit ...`, a setting, an option, or "leave out --OPTION".
     Several are followed one after another; the code is that of the last."""
     own: Mapping[str, str] = {}
-    """What the reader puts for a word of the advice, or behind an option."""
+    """Replacements for words of the advice, or values behind an option."""
     code: int = 2
     ends: int = 0
-    """What the command of the remedy ends with; 1 is that of a check that lists what is bad."""
+    """Exit code of the command of the remedy; 1 is that of a check that lists what is bad."""
 
 
 class Site(NamedTuple):
@@ -46,7 +46,7 @@ class Site(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What stays when lines move: the file and the message, its gaps as `…`."""
+        """The part that is kept when lines move: the file and the message, its gaps as `…`."""
         return f"{self.file}: {' / '.join(part.strip() for part in self.template.replace(GAP, '…').splitlines())}"
 
     @property
@@ -56,7 +56,7 @@ class Site(NamedTuple):
         return frozenset(name for name, *_ in found if "gap" not in name)
 
     def fits(self, message: str) -> bool:
-        """Whether a printed message is this one."""
+        """Return True if a printed message is this one."""
         at = 0
         for part in self.template.strip().split(GAP):
             at = message.find(part, at)
@@ -67,7 +67,7 @@ class Site(NamedTuple):
 
 
 def advice(message: str) -> str:
-    """What it says to do."""
+    """Return the advice of a message."""
     return message.partition("\n")[2]
 
 
@@ -126,7 +126,7 @@ def _template(node: ast.AST) -> str:
 
 
 def followed(message: object, site: str) -> str:
-    """For a test elsewhere that follows a remedy itself: what the message advises.
+    """Return the advice of a message, for a test elsewhere that follows it.
 
     Args:
         message: As printed, or the error.

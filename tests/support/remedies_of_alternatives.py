@@ -1,4 +1,4 @@
-"""What else messages advise: of an advice with several ways those that no case elsewhere follows."""
+"""Other advice of messages: of several alternatives those that no case elsewhere follows."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ EXCUSED = {
     "recipes/image_tokenizer/config.py: sizes from": {"model.patch_size"},  # says what the sizes follow from
     "recipes/t5/inference.py: an example has no": {"--fields"},  # what is replaced
 }
-"""How the key of a site begins to those of its alternatives that no case follows. It may only shrink."""
+"""Alternatives that no case follows, by the beginning of the key of their site. It may only shrink."""
 CASES = [
     # text
     Case("corpus shards --out {out} --heldout 0", "--wiki", {"--wiki": "articles.txt"}),

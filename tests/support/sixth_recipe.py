@@ -39,7 +39,7 @@ class ToyModelConfig(Config):
     """A small network."""
 
     width: int = 8
-    """Of its hidden layer."""
+    """Width of its hidden layer."""
     dropout: float = 0.0
     """On its hidden layer."""
 

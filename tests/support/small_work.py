@@ -20,7 +20,7 @@ ADAFACTOR = OptimizerConfig(name="adafactor", peak_lr=1.0, max_grad_norm=0.0)
 
 
 class Work(NamedTuple):
-    """What is trained: two microbatches."""
+    """A training of two microbatches."""
 
     model: nn.Module
     objective: Any
@@ -167,7 +167,7 @@ class CountedOnTheHost(TwoTerms):
 
 
 def foreign_towers() -> Work:
-    """As in the presets of ZeroVL."""
+    """Return work with towers as in the presets of ZeroVL."""
     from support.clip_models import tiny_bert, tiny_timm
 
     with tempfile.TemporaryDirectory() as folder:

@@ -41,7 +41,7 @@ def run_config(model=None, **objective):
 
 
 def random_model(config, seed=0):
-    """With weights of a size at which every part matters: relative positions and norms too."""
+    """Build a model whose weights have a size at which every part matters, also relative positions and norms."""
     torch.manual_seed(seed)
     model = build(config)
     with torch.no_grad():

@@ -19,7 +19,8 @@ from support.t5_batches import model_config, packed_batch, random_model, run_con
 
 
 def gradients(strategy: str | None, config, world: World, *, is_lopsided: bool = False) -> dict[str, Tensor]:
-    """Of a batch of two packed rows; None: both on one process; `is_lopsided`: the second rank has none of them."""
+    """Return the gradients of a batch of two packed rows. Without a `strategy` both are on one process; `is_lopsided`:
+    the second rank has no row."""
     model, objective = random_model(config.model), T5Objective(config)
     batch = packed_batch()
     weights = objective.weights(batch)

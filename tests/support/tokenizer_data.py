@@ -17,7 +17,7 @@ RGB = Domain(name="rgb", kind="colors", num_channels=3)
 
 
 def model(**changes) -> ImageTokenizerModelConfig:
-    """For images of 16 x 16 pixels, 4 tokens each."""
+    """Return a config for images of 16 x 16 pixels, 4 tokens each."""
     values = {
         "domain": RGB,
         "image_size": 16,

@@ -11,7 +11,8 @@ from support.warm_python import run_all_warm
 
 
 def run_two(script: Path, *arguments: str) -> list[str]:
-    """What each of two ranks of `python SCRIPT ARGUMENTS...` printed; fails with all of it unless both ended with 0."""
+    """Return the output of each of two ranks of `python SCRIPT ARGUMENTS...`; fail with all output unless both ended
+    with 0."""
     return run_ranks(2, script, *arguments)
 
 

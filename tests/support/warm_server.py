@@ -75,7 +75,7 @@ def end(running: list[int]) -> None:
 
 
 def run(script: str, arguments: list[str], environment: dict[str, str], folder: str, working: str) -> None:
-    """What `python SCRIPT ARGUMENTS...` does after its start; then this process ends as that one would."""
+    """Do the work of `python SCRIPT ARGUMENTS...` after its start; then this process ends like that one."""
     for number, path in enumerate((os.devnull, f"{folder}/out", f"{folder}/err")):
         file = os.open(path, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY)
         os.dup2(file, number)

@@ -21,12 +21,12 @@ from support.two_processes import run_two
 
 
 def weights(run: Path, step: int | None = None) -> dict[str, torch.Tensor]:
-    """Of the checkpoint after a step; None: of the last one."""
+    """Return the weights of the checkpoint after `step`, or of the last one."""
     folders = step_folders(run / "checkpoints")
     return read_weights(folders[max(folders) if step is None else step])
 
 
-def assert_goes_on_exactly(run: Path, copy: Path) -> None:
+def assert_resumes_exactly(run: Path, copy: Path) -> None:
     """A copy of the run that lost its last checkpoint and is resumed ends in equal weights, bit for bit."""
     shutil.copytree(run, copy)
     folders = step_folders(copy / "checkpoints")
@@ -120,9 +120,9 @@ def _lost(run: Path, imported: Path) -> list[str]:
 
 
 _PLACES = ("data.train", "data.valid", "data.task_folders", "data.modules", "data.tokenizer", "data.renderer")
-"""How the names of settings begin that say where data or a tokenizer are."""
+"""Prefixes of the names of settings with locations of data or a tokenizer."""
 _ORIGINS = ("model.image.name", "model.text.name")
-"""Where a tower of transformers came from; its architecture and weights are in the export."""
+"""Origin of a tower of transformers; its architecture and weights are in the export."""
 
 
 def _has_path(value: Any) -> bool:

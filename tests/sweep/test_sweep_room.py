@@ -1,4 +1,4 @@
-"""As many runs at a time as fit into memory."""
+"""Runs are started as long as they fit into memory."""
 
 import json
 import os
@@ -17,7 +17,7 @@ GB = 10**9
 
 
 class Small(Machine):
-    """Of `total` bytes, and on its GPU, where every run takes the same."""
+    """A machine of `total` bytes, with a GPU, on which every run takes the same."""
 
     def __init__(self, total, run, gpu_total=None, gpu_run=0):
         super().__init__()

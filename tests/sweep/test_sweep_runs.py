@@ -78,7 +78,7 @@ def test_a_killed_sweep_resumes_and_ends_in_a_submission(toys, tmp_path):
     assert third.done == []
 
 
-def test_what_is_missing_is_named(toys, tmp_path):
+def test_missing_answers_of_a_submission_are_named(toys, tmp_path):
     sweep = Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here(), num_rows=ROWS)
     path, missing = sweep.submit(sweep.run(), "cpu")
     assert path.name == "incomplete-submission.zip"
@@ -88,7 +88,7 @@ def test_what_is_missing_is_named(toys, tmp_path):
     assert set(refused) - set(missing) == {"RTE.tsv: 16 answers, but the test set has 3000 rows"}
 
 
-def test_weights_of_runs_that_were_not_chosen_go(toys, tmp_path):
+def test_weights_of_runs_that_were_not_chosen_are_deleted(toys, tmp_path):
     plan = plan_of(toys, tasks=("rte",), num_seeds=2)
     (choice,) = Sweep(plan, tmp_path / "out", worker=Here()).run()
     kept = [cell for cell in plan.cells("rte") if (tmp_path / "out" / cell.name / "checkpoints").is_dir()]

@@ -181,7 +181,7 @@ def test_a_cache_of_one_folder_serves_while_another_lacks_it(task, tmp_path):
     assert not task.bind("train", caches=caches).is_cached
 
 
-def test_what_cannot_be_cached_is_refused(task, tmp_path):
+def test_tasks_that_cannot_be_cached_are_refused(task, tmp_path):
     with pytest.raises(ConfigError, match="cannot be cached\n  put a CacheMarker"):
         cache_task(task.replace(preprocessors=(tokenize(),)), tmp_path)
     rows = FunctionSource(lambda split: [{"inputs": [300], "targets": [5]}], ["train"])

@@ -1,4 +1,4 @@
-"""What makes two steps of a task the same: their code and what it uses, in every process."""
+"""Equality of two steps of a task: their code and what it uses, in every process."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""What tasks leave to the run."""
+"""Parts of a task that a run supplies."""
 
 import pytest
 

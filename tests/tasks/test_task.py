@@ -232,7 +232,7 @@ def test_names_are_given_once_and_a_mixture_comes_before_a_task(caplog):
     assert known.names() == ()
 
 
-def test_a_mixture_is_no_part_of_itself():
+def test_a_mixture_cannot_contain_itself():
     registry = TaskRegistry()
     registry.add(task("copy"))
     registry.add(Mixture("all", ["copy"], default_rate=1.0))
@@ -266,7 +266,7 @@ def test_members_of_a_mixture_may_be_given_as_they_are():
 
 
 @pytest.mark.parametrize("member", [("a",), ("a", "2"), ("a", 2, 3), 7, None])
-def test_what_is_no_member_of_a_mixture_is_refused_when_it_is_defined(member):
+def test_an_invalid_member_of_a_mixture_is_refused_when_it_is_defined(member):
     with pytest.raises(ConfigError, match=r"mixture 'm' has the invalid member .*\n  use a name, or \(name, rate\)"):
         Mixture("m", ["b", member], 1)
 

@@ -35,7 +35,7 @@ def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path):
 
 
 @pytest.mark.parametrize("module", ["no_such_module_at_all", "broken.py"])
-def test_what_cannot_be_imported_is_named(module, tmp_path, monkeypatch):
+def test_modules_that_cannot_be_imported_are_named(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("1 / 0\n")
     for _ in range(2):

@@ -97,7 +97,7 @@ def test_making_a_vocabulary_reads_no_file_and_using_it_names_what_is_missing(tm
         ByteVocabulary(-1)
 
 
-def test_vocabularies_go_to_other_processes_without_what_they_loaded(model):
+def test_vocabularies_are_pickled_without_loaded_files(model):
     vocabulary = SentencePieceVocabulary(model, 5)
     assert vocabulary.encode("fox")
     assert len(pickle.dumps(vocabulary)) < 500

@@ -47,7 +47,7 @@ def texts_of(folder):
     return [json.loads(row)["text"] for row in rows]
 
 
-def test_tokens_are_those_of_every_sentence_by_itself(corpus, unigram, tmp_path):
+def test_tokens_are_those_of_every_sentence_alone(corpus, unigram, tmp_path):
     manifests = encode_corpus([corpus], unigram, tmp_path / "out", workers=1)
     assert list(manifests) == ["train", "valid"]
     tokenizer = load_tokenizer(unigram)
@@ -99,7 +99,7 @@ def test_control_pieces_in_documents_are_text_or_what_the_usual_library_reads(ki
         encode_corpus([tmp_path / "in.jsonl"], folder, tmp_path / "ids", EncodeSettings(splitter="none"))
 
 
-def test_a_corpus_without_control_pieces_says_nothing_of_them(corpus, unigram, tmp_path):
+def test_a_corpus_without_control_pieces_does_not_mention_them(corpus, unigram, tmp_path):
     notes = Notes()
     manifest = encode_corpus([corpus], unigram, tmp_path / "out", SPLITTER, workers=1, progress=notes)["train"]
     assert manifest["control_pieces"] == {"read_as": "text", "num_documents": 0}

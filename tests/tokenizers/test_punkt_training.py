@@ -1,4 +1,4 @@
-"""What is learned for Punkt, against NLTK's trainer."""
+"""Parameters learned for Punkt, compared with NLTK's trainer."""
 
 import random
 from pathlib import Path

@@ -148,7 +148,7 @@ def test_punkt_facts(text, expected):
         ),
     ],
 )
-def test_default_differs_from_nltk_where_the_docstring_says(text, default, nltk):
+def test_default_differs_from_nltk_as_documented(text, default, nltk):
     assert DEFAULT(text) == default
     assert NLTK_RULES(text) == nltk == nltk_sentences(nltk_tokenizer(PARAMETERS), text)
 
@@ -178,7 +178,7 @@ def test_default_differs_from_nltk_where_the_docstring_says(text, default, nltk)
         pytest.param("  It is.  So it is. ", ["It is.", "So it is."], ["  It is.", "So it is. "], id="outer spaces"),
     ],
 )
-def test_rules_differ_where_the_docstring_says(text, realigned, sabertooth):
+def test_rules_differ_as_documented(text, realigned, sabertooth):
     assert DEFAULT(text) == realigned
     assert NLTK_RULES(text) == realigned
     assert SABERTOOTH(text) == sabertooth
@@ -304,7 +304,7 @@ def test_time_is_linear_in_the_length(piece):
 
 
 def test_equal_texts_give_equal_parameters(learned, tmp_path):
-    """Also in another process, where sets have another order."""
+    """It also holds in another process, in which sets have another order."""
     code = (
         "import pydoc_data.topics as t, sys\n"
         "from pretrainkit.tokenizers.punkt_training import train_punkt\n"
@@ -428,7 +428,7 @@ def test_broken_parameters_are_refused(tmp_path, change, message):
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]"])
-def test_parameters_that_are_no_json_are_refused(tmp_path, content):
+def test_parameters_that_are_not_json_are_refused(tmp_path, content):
     (tmp_path / "punkt.json").write_bytes(content)
     with pytest.raises(DataError, match=r"are not JSON|does not contain Punkt parameters"):
         PunktParameters.load(tmp_path / "punkt.json")
@@ -471,7 +471,7 @@ def test_the_rules_of_others_know_no_other_scripts():
     assert DEFAULT(text) == ["Wait… The end。", "It is！", "so"]
 
 
-def test_korean_verbs_are_no_abbreviations():
+def test_korean_verbs_are_not_abbreviations():
     texts = [" ".join(f"그 사람{number}은 물{number % 7}을 가진다. 나{number}는 집이 있다." for number in range(300))]
     assert not train_punkt(texts).abbreviations
 
@@ -497,11 +497,11 @@ def test_sentences_that_people_marked_are_detected(language, sample_data):
 
 
 def ends(sentences):
-    """Where sentences end, as counts of characters that are no space."""
+    """Return the ends of sentences, as counts of characters without spaces."""
     return set(itertools.accumulate(len(solid(sentence)) for sentence in sentences))
 
 
-def test_abbreviations_of_ones_own_end_no_sentence(tmp_path):
+def test_own_abbreviations_do_not_end_a_sentence(tmp_path):
     (tmp_path / "words.txt").write_text("# of botanists\nvar.\nSubsp\n\n", encoding="utf-8")
     splitter = PunktSplitter(PARAMETERS.with_abbreviations(read_abbreviations(tmp_path / "words.txt")))
     text = "Rosa subsp. alba var. rubra grows here. The end."
@@ -612,7 +612,7 @@ def test_parameters_with_a_language_are_kept_and_the_rules_of_others_do_not_read
     assert PunktSplitter(english, "nltk")(text) == nltk_tokenizer(english).tokenize(text)
 
 
-def test_news_is_split_better_than_with_what_novels_teach(sample_data):
+def test_news_is_split_better_than_with_parameters_from_novels(sample_data):
     """MRPC: single sentences of news, joined by eight; NLTK with its trained English parameters: 99.1 % (F1)."""
     rows = (sample_data / "glue/MRPC/train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     sentences = [cell.strip() for row in rows for cell in row.split("\t")[3:] if cell.strip().endswith((".", "?"))]

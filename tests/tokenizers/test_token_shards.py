@@ -70,7 +70,7 @@ def test_gather_flat_of_very_uneven_lengths(shards):
     assert np.array_equal(shards.gather_flat(starts, lengths), np.concatenate([everything, everything[5:8]]))
 
 
-def test_gather_refuses_what_is_outside(shards):
+def test_gather_refuses_positions_outside(shards):
     for start, length in ((-1, 2), (shards.num_tokens, 1), (0, -1)):
         with pytest.raises(ValueError, match="outside"):
             shards.gather(np.array([start]), np.array([length]), 8, 0)

@@ -37,7 +37,7 @@ def test_the_default_size_is_that_of_the_recipe():
     assert TokenizerSettings().vocab_size == 32128
 
 
-def test_fact_16_protobuf_says_what_it_holds(unigram):
+def test_fact_16_protobuf_describes_its_content(unigram):
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString((unigram / "sentencepiece.model").read_bytes())
@@ -142,7 +142,7 @@ def test_a_vocabulary_without_room_for_learned_pieces_is_refused(size, words, tm
         (b"\xff\t1\n", "line 1: invalid UTF-8"),
     ],
 )
-def test_word_counts_that_are_none_are_refused_by_line(content, said, tmp_path):
+def test_invalid_word_counts_are_refused_by_line(content, said, tmp_path):
     path = tmp_path / "words.tsv"
     path.write_bytes(content)
     with pytest.raises(DataError, match=said):

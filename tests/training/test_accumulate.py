@@ -101,7 +101,7 @@ class ExactTerms(SeparableObjective):
 
 
 class WithLogged(ExactTerms):
-    """Also the output of every part of a mixture, and one that is no number."""
+    """Also logs the output of every part of a mixture, and a value that is not a number."""
 
     @property
     def logged(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class WithLogged(ExactTerms):
         return super().losses(model, batch) | own | {"of nothing": nothing}
 
 
-def test_what_is_only_logged_adds_up_and_leaves_the_gradient_alone() -> None:
+def test_logged_terms_add_up_and_leave_the_gradient_unchanged() -> None:
     generator = torch.Generator().manual_seed(0)
     x, part = torch.randint(-8, 8, (8, 4), generator=generator).float(), torch.arange(8) % 2
     batch = {"x": x, "weight": torch.ones(8), "part": part}

@@ -1,4 +1,4 @@
-"""What held-out metrics decide, as functions of the evaluations alone."""
+"""Decisions by held-out metrics, as functions of the evaluations alone."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def test_evaluations_without_the_metric_do_not_count():
     assert not stopping.is_over
 
 
-def test_the_state_of_another_metric_tells_nothing():
+def test_the_state_of_another_metric_is_ignored():
     stopping = EarlyStopping(EarlyStoppingConfig(metric="score", patience=1))
     stopping.record(1, metrics(1.0))
     stopping.record(2, metrics(2.0))

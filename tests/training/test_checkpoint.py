@@ -133,7 +133,7 @@ def test_an_optimizer_that_never_stepped_is_restored(folder: Path) -> None:
     assert_same(state_of(fresh, fresh_optimizer), state_of(model, optimizer))
 
 
-def test_what_a_checkpoint_holds_and_nobody_reads_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_content_of_a_checkpoint_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, optimizer = trained(seed=0)
     with closing(store_in(folder)) as store:
         store.save(1, model, optimizer, extra={"ema.gain": torch.zeros(1)})
@@ -159,7 +159,7 @@ def test_state_that_is_intact_but_cannot_be_right_is_refused(folder: Path) -> No
     assert_same(state_of(other, other_optimizer), before)
 
 
-def test_a_tensor_that_is_gone_from_an_intact_file_is_missed(folder: Path) -> None:
+def test_a_missing_tensor_of_an_intact_file_is_reported(folder: Path) -> None:
     model, optimizer = trained(seed=0)
     with closing(store_in(folder)) as store:
         store.save(1, model, optimizer, blocking=True)
@@ -300,7 +300,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(folder: Pa
 
 @contextmanager
 def small_files_only() -> Iterator[None]:
-    """As on a full disk, a file cannot grow beyond 4 KiB. No fixture: pytest itself writes before it undoes those."""
+    """Limit files to 4 KiB, like a full disk. No fixture: pytest itself writes before it undoes those."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
@@ -349,7 +349,7 @@ def read_sizes(model: nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *(b for name, b in model.named_buffers() if name == "table")]
 
 
-def test_what_is_not_json_is_refused_at_once(folder: Path) -> None:
+def test_invalid_json_is_refused_at_once(folder: Path) -> None:
     with closing(store_in(folder)) as store, pytest.raises(TypeError, match="not JSON serializable"):
         store.save(1, Tied(), meta={"tensor": torch.zeros(1)})
     with closing(store_in(folder)) as store:
@@ -384,7 +384,7 @@ def test_only_the_save_under_way_and_the_copy_block(folder: Path, monkeypatch: p
     assert list(files.step_folders(folder)) == [1, 2]
 
 
-def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) -> None:
+def test_leftovers_of_a_dead_run_are_removed_and_a_step_can_be_saved_again(folder: Path) -> None:
     model, _ = trained(seed=0)
     for name in (".incomplete-step-00000005", ".deleted-step-00000001"):
         (folder / name).mkdir(parents=True)

@@ -71,7 +71,7 @@ def test_figures_of_blocks_are_those_of_their_parameters_and_outputs():
 
 
 @given(losses=st.lists(st.floats(1.9, 2.1), min_size=20, max_size=60), height=st.floats(5, 1e6))
-def test_a_loss_far_above_the_earlier_ones_is_a_spike_and_noise_is_none(losses, height):
+def test_a_loss_far_above_the_earlier_ones_is_a_spike_and_noise_is_not(losses, height):
     spikes = Spikes(8.0)
     for loss in losses:
         spikes.describe(loss)

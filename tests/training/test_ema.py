@@ -57,6 +57,6 @@ def test_state_has_the_bare_names() -> None:
     assert set(ema.state_dict()) == {"weight", "bias"}
 
 
-def test_a_decay_that_is_no_average_is_refused() -> None:
+def test_a_decay_that_is_not_an_average_is_refused() -> None:
     with pytest.raises(ValueError, match="strictly between"):
         Ema(nn.Linear(2, 2), 1.0)

@@ -6,7 +6,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.training.folder import EvaluationLog
 
 
-def test_what_was_added_is_known_to_the_next_one_with_the_same_settings(tmp_path):
+def test_added_evaluations_are_known_to_the_next_log_with_the_same_settings(tmp_path):
     path = tmp_path / "deep" / "log.jsonl"
     EvaluationLog(path, "a").add(20, {"loss": 1.5})
     EvaluationLog(path, "b").add(10, {"loss": 9.0})

@@ -1,4 +1,4 @@
-"""What a new model takes over from a checkpoint: everything by default, or what the config lets differ."""
+"""Weights that a new model takes from a checkpoint: all by default, or those that the config selects."""
 
 import re
 
@@ -61,7 +61,7 @@ def test_two_tensors_may_read_one_and_names_can_be_exchanged():
     assert plan(MODEL, rename=swap).sources["encoder.0.w"] == "encoder.1.w"
 
 
-def test_what_a_renamed_tensor_reads_is_not_read_under_its_own_name():
+def test_the_source_of_a_renamed_tensor_is_not_read_under_its_own_name():
     text = message(MODEL, rename=[{"pattern": r"encoder\.1\.w", "to": "encoder.0.w"}])
     assert "missing in the checkpoint: encoder.0.w" in text
     assert "the model does not have: encoder.1.w" in text
@@ -93,7 +93,7 @@ def test_equal_shapes_that_compute_other_things_are_refused_unless_tensors_may_d
     plan_initial(MODEL, MODEL, InitConfig(missing="random"), "init_from=x", architectures)
 
 
-def test_what_belongs_to_a_training_or_to_files_is_not_compared_as_architecture():
+def test_settings_of_training_and_files_are_not_compared_as_architecture():
     """Rates of dropout, initial values and the names of folders, in every preset of every recipe."""
     training_only = re.compile(r"drop|initial|init_|folder|reader|guidance|temperature\.value|quantizer\.temperature")
     for name, entry in entries().items():

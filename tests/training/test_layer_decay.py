@@ -11,7 +11,7 @@ DECAY = 0.7
 
 
 def test_an_encoder_of_timm_has_the_factors_of_timm():
-    """But that timm counts the last block as one with the final norm, and BEiT, MAE and we do not."""
+    """timm counts the last block as one with the final norm, and BEiT, MAE and we do not."""
     pytest.importorskip("timm")
     from timm.optim import param_groups_layer_decay
 

@@ -85,7 +85,7 @@ def test_tensorboard_holds_the_curve_once_after_a_resume(tmp_path) -> None:
     assert [event.value for event in events.Scalars("valid_loss")] == [4.0]
 
 
-def test_weights_and_biases_that_cannot_start_is_no_traceback(tmp_path, monkeypatch) -> None:
+def test_weights_and_biases_that_cannot_start_is_an_error_without_a_traceback(tmp_path, monkeypatch) -> None:
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
 
     def refuse(**_: object) -> None:

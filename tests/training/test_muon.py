@@ -140,7 +140,7 @@ def test_query_key_and_value_are_three_matrices():
         torch.testing.assert_close(ours, wanted[0] * ADAMW_RMS * 8**0.5, rtol=1e-3, atol=1e-4)
 
 
-def test_going_on_from_a_state_gives_the_same_bits():
+def test_resuming_from_a_state_gives_the_same_bits():
     torch.manual_seed(3)
     whole = TwoHeads()
     optimizer = build_optimizer(whole, config_of())

@@ -1,5 +1,6 @@
-"""How many operators an update of each optimizer calls on a GPU, for the parameters of real presets: on "meta", where
-they have shapes and no memory. `tests/pretended_cuda` has what an update computes, and that the host never waits."""
+"""Number of operators that an update of each optimizer calls on a GPU, for the parameters of real presets: on "meta",
+where they have shapes and no memory. `tests/pretended_cuda` has what an update computes, and that the host never
+waits."""
 
 from collections import Counter
 from functools import cache
@@ -44,11 +45,11 @@ MORE = {
     ("adafactor that leaves out NaN", "image_tokenizer/rgb-uvit"): 68,
     ("adafactor with all of it", "image_tokenizer/rgb-uvit"): 70,
 }
-"""Where that is not enough. Each of Muon's five iterations takes a product with its transpose and an update per shape
-of the matrices, four in the first two, and a square per length of their shorter sides, two and more: 50 and 55
-products, which follow one another. To fill up smaller matrices with zeros until 60 calls are enough takes 39 % and
-18 % more time in products. Adafactor takes two calls for each shape that is factored and one or two for each length of
-rows: a U-Net has eleven and ten of them."""
+"""Larger limits where that is not enough. Each of Muon's five iterations takes a product with its transpose and an
+update per shape of the matrices, four in the first two, and a square per length of their shorter sides, two and more:
+50 and 55 products, which follow one another. To fill up smaller matrices with zeros until 60 calls are enough takes 39
+% and 18 % more time in products. Adafactor takes two calls for each shape that is factored and one or two for each
+length of rows: a U-Net has eleven and ten of them."""
 
 FREE = {
     *("alias", "as_strided", "detach", "expand", "permute", "select", "slice", "split", "split_with_sizes", "squeeze"),

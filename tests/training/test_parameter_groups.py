@@ -38,7 +38,7 @@ def test_groups_change_what_their_pattern_finds_and_the_last_one_counts():
 
 
 def test_a_later_group_changes_only_what_it_sets():
-    """As ZeroVL's optim.param_group_rules: every rule that matches is merged, in order."""
+    """ZeroVL's optim.param_group_rules does the same: every rule that matches is merged, in order."""
     groups = (
         ParameterGroup(pattern=r"^0\.", lr_scale=0.1),
         ParameterGroup(pattern="bias", weight_decay=0.0),

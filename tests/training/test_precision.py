@@ -1,4 +1,4 @@
-"""Which number format a device computes in, and what is refused."""
+"""Choice of the number format of a device, and refused formats."""
 
 import logging
 

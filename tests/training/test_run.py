@@ -54,7 +54,7 @@ def test_problems_come_together() -> None:
     assert len(config.problems(world_size=3)) == 3
 
 
-def test_a_run_must_say_how_long_it_is() -> None:
+def test_a_run_must_set_its_length() -> None:
     assert any("neither num_steps nor data.num_epochs" in problem for problem in run(num_steps=None).problems())
 
 

@@ -94,7 +94,7 @@ def test_on_a_cpu_the_next_step_waits_for_samples(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("at", [1, 2])
 def test_samples_that_cannot_be_drawn_end_the_run(tmp_path: Path, at: int) -> None:
-    """With the log line after them, or with the run."""
+    """The error comes with the log line after the samples, or at the end of the run."""
     numbers = iter((1, 2))
 
     def sample(model: nn.Module) -> Draw:

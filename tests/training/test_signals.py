@@ -89,21 +89,23 @@ def test_outside_the_main_thread_nothing_is_installed() -> None:
     assert seen == [before, True]
 
 
-def test_ranks_ask_each_other_every_ten_steps_or_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_exchange_signals_every_ten_steps_or_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     assert clock.asked(StopSignal(), 0.01, 31) == [1, 11, 21, 31]
     assert clock.asked(StopSignal(), 0.5, 12) == [1, 5, 9]
     assert clock.asked(StopSignal(), 10.0, 4) == [1, 2, 3, 4]
 
 
-def test_after_a_slow_start_ranks_ask_less_often_and_in_slow_steps_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_slow_start_ranks_exchange_signals_less_often_and_in_slow_steps_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, stop = Clock(monkeypatch), StopSignal()
     assert clock.asked(stop, 60.0, 1) == [1]
     assert clock.asked(stop, 0.01, 12) == [1, 11]
     assert clock.asked(stop, 10.0, 12) == [9, 10, 11, 12]
 
 
-def test_the_slowest_rank_decides_when_all_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slowest_rank_decides_the_next_exchange_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     assert clock.asked(StopSignal(), 0.01, 6, others=10.0) == [1, 2, 3, 4, 5, 6]
 

@@ -148,7 +148,7 @@ def test_buffers_that_parameters_share_on_a_gpu_give_the_updates_of_buffers_of_t
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
 
 
-def test_modules_say_what_they_stack():
+def test_modules_declare_the_parameters_that_they_stack():
     model, _ = models()
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert {names[parameter]: parts for parameter, parts in stacked_parameters(model).items()} == {
@@ -173,8 +173,8 @@ def test_modules_say_what_they_stack():
         ("t5/tiny", {}),
     ],
 )
-def test_the_models_of_every_recipe_say_what_they_stack(preset, layers):
-    """Also a guard: a layer three times or twice as high as wide that is not declared is looked at here."""
+def test_the_models_of_every_recipe_declare_the_parameters_that_they_stack(preset, layers):
+    """It is also a guard: it examines undeclared layers whose height is two or three times their width."""
     model = pretrainkit.build_model(Recipes().preset(preset), "meta")
     stacked = stacked_parameters(model)
     found = {name.split(".")[-2]: stacked[one] for name, one in model.named_parameters() if one in stacked}
@@ -195,7 +195,7 @@ def test_layers_of_other_libraries_are_known_by_their_names():
 
 @pytest.mark.parametrize(("smallest", "height"), [(4, 24), (10, 24)])
 def test_adafactor_continues_from_second_moments_that_were_factored_as_one_matrix(smallest, height):
-    """As earlier versions stored them. The smaller matrices may be too small to be factored at all."""
+    """Earlier versions stored them like this. The smaller matrices may be too small to be factored at all."""
     config = AdafactorConfig(min_dim_size_to_factor=smallest)
     torch.manual_seed(0)
     start, grads = torch.randn(height, 16), [torch.randn(height, 16).exp() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What torch stops compiling, because it would need too many graphs, becomes an event of the run."""
+"""Code that torch stops compiling, because it would need too many graphs, becomes an event of the run."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ class GivesUp(Watcher):
             self.told.append(f"{step}: {text}")
 
 
-def test_what_is_no_longer_compiled_is_an_event_of_the_next_log_line(tmp_path: Path) -> None:
+def test_a_function_that_is_no_longer_compiled_is_an_event_of_the_next_log_line(tmp_path: Path) -> None:
     config = toy_config(num_steps=4).model_copy(update={"log": LogConfig(every_steps=2)})
     source, watcher, folder = ToyPairs(config), GivesUp(), RunFolder(tmp_path)
     folder.prepare()

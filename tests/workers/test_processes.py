@@ -47,7 +47,7 @@ def test_sharing_begins_in_this_process_and_keeps_to_the_number_of_processes():
 
 @pytest.mark.parametrize("way", [run_tasks, share_tasks])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_an_error_surfaces_as_what_it_is(way, processes):
+def test_an_error_of_a_worker_keeps_its_type(way, processes):
     with pytest.raises(DataError, match="three is bad"):
         list(way(refuse_three, list(range(6)), processes))
 

@@ -54,7 +54,7 @@ def test_words_become_settings():
         ("time=3", "at least time=4"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(word, named):
+def test_invalid_values_are_refused_by_name(word, named):
     with pytest.raises(ConfigError, match="--slurm") as caught:
         config_from_overrides(SlurmConfig, [word], "--slurm")
     assert named in str(caught.value)

@@ -101,7 +101,7 @@ def test_a_command_gives_the_same_bytes_under_slurm(tmp_path, cluster):
     assert len(list(folder.glob("*.script"))) == 2  # one job to read, one to write
 
 
-def test_what_a_job_asks_for(tmp_path, cluster):
+def test_resources_that_a_job_requests(tmp_path, cluster):
     folder = cluster(runs=False)
     settings = SlurmJob(
         partition="cpu", time=90, account="lab", constraint="ssd", cpus_per_task=2, setup=("module load python",),
@@ -124,7 +124,7 @@ def test_what_a_job_asks_for(tmp_path, cluster):
     assert len(list(folder.glob("*.script"))) == 1  # nothing besides the array
 
 
-def test_the_memory_that_the_user_asks_for_counts(tmp_path, cluster):
+def test_the_memory_that_the_user_requests_is_used(tmp_path, cluster):
     folder = cluster(runs=False)
     for number, option in enumerate(["mem-per-cpu", "mem"]):
         settings = SlurmJob(sbatch={option: "7G"})
@@ -172,7 +172,7 @@ def test_options_that_do_not_go_together_are_named(tmp_path, words, message):
 
 
 @pytest.mark.parametrize("engine", ["slurm", "ray"])
-def test_an_engine_without_its_package_says_what_to_install(engine, monkeypatch):
+def test_an_engine_without_its_package_names_the_package(engine, monkeypatch):
     monkeypatch.setitem(sys.modules, "datatrove", None)
     with pytest.raises(MissingPackageError, match=rf"datatrove(?s:.)*pip install 'pretrainkit\[{engine}\]'"):
         Execution(engine=engine).open_engine()

@@ -63,7 +63,7 @@ def test_a_task_works_where_the_command_was_given(tmp_path, monkeypatch):
     ("function", "kind", "message"),
     [(refuse, DataError, "7 is bad\n  give another"), (stumble, RunError, "nobody thought of this")],
 )
-def test_what_a_task_raises_is_raised_by_the_command(tmp_path, function, kind, message):
+def test_an_error_of_a_task_is_raised_by_the_command(tmp_path, function, kind, message):
     folder = TaskFolder.create(function, [7], tmp_path)
     with pytest.raises((DataError, ZeroDivisionError)):
         folder.perform(0)

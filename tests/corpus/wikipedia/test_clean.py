@@ -197,7 +197,7 @@ def test_terms_stay_with_their_definitions():
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_the_reader_knows_every_function_that_the_compatible_one_knows(name):
-    """By what one call of it gives: a function that is not known gives nothing."""
+    """One call shows it: a function that is not known gives nothing."""
     arguments = {
         "#if": "x|yes", "#ifeq": "1|1|yes", "#iferror": "yes", "#ifexist": "Page||yes", "#switch": "a|a=yes",
         "#expr": "3*4", "int": "12", "urlencode": "a/b",
@@ -257,7 +257,7 @@ def test_functions_give_what_mediawiki_gives(wikitext, text):
         ("one, . . . two, ... three", "one,... two, ... three"),
     ],
 )
-def test_what_is_taken_out_leaves_one_sign(wikitext, text):
+def test_removed_markup_leaves_one_sign(wikitext, text):
     assert clean(wikitext) == text
 
 
@@ -274,7 +274,7 @@ def test_raised_and_lowered_signs_are_those_of_unicode():
             assert unicodedata.decomposition(chr(shifted)).startswith(("<super>", "<sub>"))
 
 
-def test_attributes_of_cells_are_no_text():
+def test_attributes_of_cells_are_not_text():
     rows = '|-\n| colspan="5" {{Main}} || bgcolor=white colspan=\'3\' {{x}} || width=5 z || x = 5 || style="a" | b'
     assert clean("{|\n" + rows + "\n|}", tables=True) == "z | x = 5 | b"
     assert clean("{|\n|-\n|" + " id=a" * 50_000 + " b\n|}", tables=True) == "b"

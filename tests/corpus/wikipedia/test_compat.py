@@ -115,7 +115,7 @@ def test_the_text_is_that_of_wikiextractor(wikitext, text):
     ],
 )
 def test_quotes_are_seen_where_the_dump_has_them_as_they_are(tmp_path, wikitext, plain, escaped):
-    """As in the original, which reads the XML unchanged: MediaWiki writes `&quot;`, other programs do not."""
+    """The original reads the XML unchanged, too: MediaWiki writes `&quot;`, other programs do not."""
     xml = page("T", wikitext)
     texts = []
     for name, each in (("escaped", xml), ("plain", xml.replace("&quot;", '"'))):

@@ -55,7 +55,7 @@ def test_every_compression_gives_the_same_pages(tmp_path, many_pages, name):
 
 @pytest.mark.parametrize("span", [97, 300, 700])
 @pytest.mark.parametrize("kind", ["xml", "bz2", "cut anywhere.bz2"])
-def test_stretches_of_a_dump_give_each_page_once_and_in_order(tmp_path, many_pages, multistream, span, kind):
+def test_spans_of_a_dump_give_each_page_once_and_in_order(tmp_path, many_pages, multistream, span, kind):
     plain = (HEAD + "".join(many_pages) + TAIL).encode()
     content = {
         "xml": plain,

@@ -77,7 +77,7 @@ def test_measures_are_given_and_converted_as_the_template_does(template, text):
     assert clean("{{" + template + "}}") == text
 
 
-def test_what_is_converted_and_back_is_what_it_was_and_defaults_are_known_and_of_the_same_kind():
+def test_converting_back_restores_the_value_and_defaults_are_of_the_same_kind():
     for code, unit in UNITS.items():
         assert math.isclose(unit.from_base(unit.to_base(12.5)), 12.5), code
         for default in unit.default.split():
@@ -100,5 +100,5 @@ def test_no_arguments_make_it_fail(number, unit, rest, named):
         assert "\n" not in convert(tuple(places), tuple(named.items()), is_short=False)
 
 
-def test_a_number_of_a_million_digits_is_none():
+def test_a_number_of_a_million_digits_has_no_value():
     assert clean("a {{convert|" + "1" * 1_000_000 + "x|km}} b") == "a b"

@@ -38,7 +38,7 @@ def write_dump(folder):
 EXPECTED = "A\tC\nB\tC\nColour\tColor\nLate\tC\nR & B\tÜnder line\n"
 
 
-def test_redirects_lead_to_articles_and_circles_go(tmp_path):
+def test_redirects_lead_to_articles_and_circles_are_dropped(tmp_path):
     result = run(write_dump(tmp_path), tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "5 redirects and their targets" in result.output
@@ -50,7 +50,7 @@ def test_redirects_lead_to_articles_and_circles_go(tmp_path):
     assert (tmp_path / "out2/_redirects.tsv").read_text() == EXPECTED
 
 
-def test_stretches_of_a_dump_and_a_broken_attempt_change_nothing(tmp_path, monkeypatch):
+def test_spans_of_a_dump_and_a_broken_attempt_change_nothing(tmp_path, monkeypatch):
     dump = write_dump(tmp_path)
     for module in (shards, spans):
         monkeypatch.setattr(module, "group_sources", spans_of)

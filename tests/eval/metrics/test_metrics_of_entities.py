@@ -24,7 +24,7 @@ def brute_force(labels):
 
 
 @given(LABELS)
-def test_entities_are_the_longest_stretches_of_a_kind(labels):
+def test_entities_are_the_longest_spans_of_a_kind(labels):
     assert entities(labels) == brute_force(labels)
 
 

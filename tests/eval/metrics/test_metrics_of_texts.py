@@ -126,7 +126,7 @@ FUNCTIONS = [
 @pytest.mark.parametrize(
     ("targets", "message"), [([], "nothing to score"), (["a", "b"], "2 targets and 0 predictions")]
 )
-def test_every_metric_asks_for_as_many_answers_as_questions_and_at_least_one(metric, targets, message):
+def test_every_metric_requires_as_many_answers_as_questions_and_at_least_one(metric, targets, message):
     with pytest.raises(DataError, match=message):
         metric(targets, [])
 

@@ -69,7 +69,8 @@ def tree() -> dict:
 
 
 def t5x_folder() -> None:
-    """As T5X's checkpoints.py writes: large arrays to zarr, the rest and the specs to the MessagePack file."""
+    """Write a folder like T5X's checkpoints.py: large arrays to zarr, the rest and the specs to the MessagePack
+    file."""
     folder = HERE / "t5x" / "checkpoint_77"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -121,7 +121,7 @@ def test_coin_tosses_are_binomial(num):
     assert abs(heads.var() - num / 4) < 0.05 * num / 4 + 0.02
 
 
-def test_coin_tosses_of_none_are_none():
+def test_zero_coin_tosses_have_no_heads():
     assert coin_tosses(fold(3, np.arange(4)), np.array([0, 3, 0, 0]))[[0, 2, 3]].tolist() == [0, 0, 0]
 
 

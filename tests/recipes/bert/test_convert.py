@@ -105,7 +105,7 @@ def test_bert_without_sentence_order_is_a_masked_lm(transformers, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bert", "modern"])
-def test_what_transformers_writes_is_read_back(transformers, tmp_path, kind):
+def test_files_that_transformers_writes_are_read_back(transformers, tmp_path, kind):
     config = run_config() if kind == "bert" else modern_config()
     model = random_model(config)
     RECIPE.export_huggingface(config, model, None, tmp_path / "ours")

@@ -88,7 +88,7 @@ def test_a_word_follows_a_blank_and_a_part_of_a_word_does_not(
     assert filled(folders[kind], prompt, part)["text"] == with_part.replace("P", part.lstrip("#"))
 
 
-def test_a_word_in_brackets_needs_no_blank_where_pieces_do_not_say_so(folders: dict[str, Path]) -> None:
+def test_a_word_in_brackets_gets_a_blank_only_if_its_pieces_have_one(folders: dict[str, Path]) -> None:
     word = pieces_of(folders["wordpiece"])[0]
     assert filled(folders["wordpiece"], "here (<mask>) and", word)["text"] == f"here ({word}) and"
     word = pieces_of(folders["unigram"])[0]

@@ -1,4 +1,4 @@
-"""What is predicted and how it is hidden: facts of Sabertooth, and laws."""
+"""Choice of the predicted tokens, and how they are hidden: facts of Sabertooth, and laws."""
 
 import numpy as np
 import pytest

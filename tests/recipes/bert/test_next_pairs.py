@@ -34,7 +34,7 @@ def drawn(index, pair, probability=0.5):
     return rows, found
 
 
-def test_half_of_the_pairs_have_another_second_segment_and_single_segments_none(index):
+def test_half_of_the_pairs_have_another_second_segment_and_single_segments_have_no_second(index):
     rows, found = drawn(index, "next")
     is_pair = index.num_inner[rows] > 0
     assert not found.is_swapped[~is_pair].any()
@@ -49,7 +49,7 @@ def test_the_first_segment_and_all_lengths_are_those_of_the_pair_as_written(inde
     np.testing.assert_array_equal(found.starts_B2[:, 0], written.starts_B2[:, 0])
 
 
-def test_what_comes_from_elsewhere_begins_any_other_chunk_equally_often_and_never_its_own(index):
+def test_random_second_segments_begin_any_other_chunk_equally_often_and_never_their_own(index):
     rows, found = drawn(index, "next")
     length = found.lengths_B2[:, 1]
     last = index.starts[-1] + index.lengths[-1]
@@ -77,7 +77,7 @@ def test_a_corpus_of_one_chunk_has_no_elsewhere(index):
     assert not found.is_swapped.any()
 
 
-def test_swapping_draws_what_it_drew_before(index):
+def test_swapping_draws_the_same_as_before(index):
     """Adding the other kind has changed no draw of the first."""
     _, order = drawn(index, "order")
     _, following = drawn(index, "next")

@@ -157,7 +157,7 @@ def test_cost_of_local_layers_stops_at_the_window():
 
 @pytest.mark.parametrize("arch", ["bert", "modern"])
 def test_bfloat16_gives_nearly_the_loss_and_gradient_of_float32(arch):
-    """With dropout off; bfloat16 has 8 bits of precision."""
+    """Dropout is off; bfloat16 has 8 bits of precision."""
     config = run_config() if arch == "bert" else modern_config()
     torch.manual_seed(0)
     model, objective = RECIPE.build_model(config), BertObjective(config)

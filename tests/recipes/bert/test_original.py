@@ -184,7 +184,7 @@ def test_values_of_messagepack_by_hand(tmp_path, raw, value):
     "raw",
     [b"", b"\xc1", b"\x01\x01", b"\x81\x01\x01", b"\xd4\x02\x00", b"\xa1\xff", b"\xc7\x05\x01\x93\x01\x01\x01\x01"],
 )
-def test_what_is_no_flax_checkpoint_is_refused(tmp_path, raw):
+def test_a_file_that_is_not_a_flax_checkpoint_is_refused(tmp_path, raw):
     (tmp_path / "file").write_bytes(raw)
     with pytest.raises(CheckpointError, match="not a complete Flax checkpoint"):
         read_flax(tmp_path / "file")

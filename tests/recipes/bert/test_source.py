@@ -88,7 +88,7 @@ def restored(batch: dict[str, np.ndarray]) -> np.ndarray:
     return ids
 
 
-def test_fact_19_rows_are_stretches_of_one_document_without_control_tokens(tmp_path):
+def test_fact_19_rows_are_spans_of_one_document_without_control_tokens(tmp_path):
     # Token i of the corpus has id 300 + i, so an id says where it came from.
     lengths = [[len(sentence) for sentence in document] for document in documents_of(60)]
     num_tokens = sum(map(sum, lengths))
@@ -126,7 +126,7 @@ def test_fact_23_lanes_read_on_in_their_document_from_step_to_step(folders):
     assert num_continued > 80
 
 
-def test_fact_28_the_next_epoch_has_other_masks_but_evaluation_has_not(folders):
+def test_fact_28_the_next_epoch_has_other_masks_but_evaluation_does_not(folders):
     config = bind(run_of(folders["a"], folders["valid"]))
     for split, is_equal in (("train", False), ("valid", True)):
         source = open_source(config, split)

@@ -1,4 +1,4 @@
-"""What the tests of the clip recipe share: optional packages, or skips that name them."""
+"""Fixtures of the tests of the clip recipe: optional packages, or skips that name them."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def test_a_list_of_pieces_is_read_as_berts_tokenizer(tmp_path):
 
 
 def test_begin_and_end_are_what_the_tokenizer_puts_there_and_no_mask_is_needed(tmp_path):
-    """As in CLIP's own tokenizer."""
+    """CLIP's own tokenizer is like this."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
     model = Tokenizer(models.WordLevel({"a": 0, "dog": 1, "<unk>": 2, "<start>": 3, "<end>": 4}, unk_token="<unk>"))
@@ -109,7 +109,7 @@ def test_the_tokenizer_of_a_run_is_the_one_it_names_or_that_of_its_text_tower(tm
     assert tokenizer_folder(tower) == tmp_path
 
 
-def test_what_is_no_tokenizer_is_refused_by_name(tmp_path):
+def test_a_file_that_is_not_a_tokenizer_is_refused_by_name(tmp_path):
     with pytest.raises(DataError, match="has no tokenizer"):
         CaptionTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")

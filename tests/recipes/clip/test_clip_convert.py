@@ -42,7 +42,7 @@ def tokenizer(tmp_path_factory):
     return make_tokenizer(tmp_path_factory.mktemp("tokenizer") / "wordpiece")
 
 
-def test_import_tells_the_recipe_by_the_folder(transformers, tokenizer, tmp_path):
+def test_import_recognizes_the_recipe_by_the_folder(transformers, tokenizer, tmp_path):
     config = run_config(vit(), text())
     model = random_model(config)
     RECIPE.export_huggingface(config, model, tokenizer, tmp_path / "export")
@@ -85,7 +85,7 @@ def test_own_towers_equal_clip_of_transformers(transformers, tokenizer, tmp_path
 
 
 @pytest.mark.parametrize("eos", [3, 2])
-def test_what_transformers_writes_is_read_back(transformers, tmp_path, eos):
+def test_files_that_transformers_writes_are_read_back(transformers, tmp_path, eos):
     """A CLIPModel made there; with end token 2 it reads the token of the highest id, which is the end token then."""
     shared = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     clip_config = transformers.CLIPConfig(
@@ -209,7 +209,8 @@ def picture_files():
 
 
 def levels_apart(config, model, folder, backend, transformers):
-    """Of each file, the largest difference of a colour between a processor of transformers and our evaluation."""
+    """Yield the largest difference of a colour between a processor of transformers and our evaluation, for each
+    file."""
     Image = pytest.importorskip("PIL.Image")
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend=backend)
     reader = PixelReader(config.data.valid_transforms, config.data.normalize, is_exact=True)
@@ -231,8 +232,9 @@ def levels_apart(config, model, folder, backend, transformers):
     ],
 )
 def test_the_processor_gives_the_pixels_of_pictures(ops, transformers, tokenizer, tmp_path):
-    """By Pillow bit for bit, by torchvision (its default where that is installed) to two of 255 levels; but for crops
-    that begin between two pixels, which transformers rounds down and torchvision, as we, to an even number."""
+    """Pixels of Pillow are equal bit for bit, those of torchvision (its default where that is installed) to two of 255
+    levels; but for crops that begin between two pixels, which transformers rounds down and torchvision, as we, to an
+    even number."""
     config = run_config(valid_transforms=ops)
     model = random_model(config)
     RECIPE.export_huggingface(config, model, tokenizer, tmp_path / "hf")
@@ -245,7 +247,7 @@ def test_the_processor_gives_the_pixels_of_pictures(ops, transformers, tokenizer
 
 
 def begins_elsewhere(content, ops):
-    """Whether the two roundings of where the crop begins differ."""
+    """Return True if the two roundings of the position of the crop differ."""
     if not isinstance(ops[0], ResizeShorter):
         return False
     sides = pytest.importorskip("PIL.Image").open(io.BytesIO(content)).size
@@ -255,7 +257,7 @@ def begins_elsewhere(content, ops):
 
 @pytest.mark.parametrize(("size", "crop"), [(35, 32), (21, 32)])
 def test_crops_that_transformers_begins_elsewhere_are_reported(size, crop, tokenizer, transformers, tmp_path, caplog):
-    """And sizes that the message asks for give its pixels."""
+    """Sizes as the message advises give its pixels."""
     for resized, folder in ((size, "odd"), (size + 1, "even")):
         config = run_config(valid_transforms=(Resize(size=resized), CenterCrop(size=crop)))
         model = random_model(config)
@@ -289,7 +291,7 @@ def test_a_processor_cuts_captions_where_training_did(timm, transformers, tokeni
 
 
 def test_a_timm_folder_is_exported_with_its_arguments(timm, transformers, tokenizer, tmp_path):
-    """Which the name of the encoder alone does not say."""
+    """The name of the encoder alone does not determine them."""
     content = {
         "architecture": "vit_tiny_patch16_224",
         "model_args": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3},
@@ -320,7 +322,7 @@ def test_transforms_that_cannot_be_exported_are_named(tokenizer, tmp_path, caplo
         ({"objective": ClipObjectiveConfig(loss="siglip")}, "bias of the logits"),
     ],
 )
-def test_what_transformers_cannot_compute_is_refused(tokenizer, tmp_path, changes, named):
+def test_models_that_transformers_cannot_compute_are_refused(tokenizer, tmp_path, changes, named):
     config = run_config(**changes)
     with pytest.raises(InputError, match=named):
         RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")

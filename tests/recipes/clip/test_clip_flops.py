@@ -19,13 +19,13 @@ BERT_BASE = TextTransformerConfig(
 
 
 def count(image, text, lengths=(25,) * 10, size=224, **settings) -> float:
-    """Of all pairs, in batches of one."""
+    """Return the FLOPs of all pairs, in batches of one."""
     config = toy_config(settings, {"batch_size": 1})
     model = config.model.model_copy(update={"image": image, "text": text})
     return PairFlops(config.model_copy(update={"model": model}))((size, size), np.array(lengths))
 
 
-def test_the_published_shape_takes_what_the_formula_of_transformers_says():
+def test_the_published_shape_has_the_flops_of_the_formula_of_transformers():
     """ViT-B/16 at 224 and a BERT-base of 25 tokens: 1.18e11 a pair."""
     assert count(VitConfig(pool="mean"), BERT_BASE) / 10 == pytest.approx(1.18e11, rel=0.01)
 
@@ -62,7 +62,7 @@ def test_a_vision_transformer_of_timm_counts_as_ours_does(timm):
     assert count(theirs, BERT_BASE) == pytest.approx(count(ours, BERT_BASE), rel=1e-3)
 
 
-def test_a_bert_of_transformers_counts_as_the_formula_says(tmp_path):
+def test_a_bert_of_transformers_has_the_flops_of_the_formula(tmp_path):
     transformers = pytest.importorskip("transformers")
     shape = {"hidden_size": 64, "intermediate_size": 256}
     transformers.BertConfig(num_hidden_layers=2, num_attention_heads=2, vocab_size=99, **shape).save_pretrained(

@@ -134,7 +134,7 @@ def test_without_project_back_a_temperature_stays_outside():
     assert temperature.temperature.item() == pytest.approx(0.001)
 
 
-def test_a_constant_temperature_is_no_parameter():
+def test_a_constant_temperature_is_not_a_parameter():
     model = random_model(run_config(temperature=TemperatureConfig(kind="constant", value=0.02)))
     assert model.logit_scale().item() == pytest.approx(50)
     assert not [name for name in model.state_dict() if "temperature" in name]

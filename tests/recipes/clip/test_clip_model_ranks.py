@@ -24,7 +24,7 @@ def gradients(model):
 
 @pytest.mark.parametrize("kind", ["own", "foreign"])
 def test_recomputed_blocks_have_the_same_gradient(kind, request, tmp_path):
-    """With dropout, which is drawn again from the same state."""
+    """Dropout is drawn again from the same state."""
     config = run_config(vit(patch_dropout=0.5, attention_dropout=0.2), text(attention_dropout=0.2))
     if kind == "foreign":
         request.getfixturevalue("timm")
@@ -40,7 +40,7 @@ def test_recomputed_blocks_have_the_same_gradient(kind, request, tmp_path):
 
 
 def test_compiled_blocks_give_the_same_numbers():
-    """With dynamo alone, which finds what cannot be compiled; kernels are its back end's business."""
+    """Only dynamo runs, which detects code that cannot be compiled; kernels are the task of its back end."""
     plain, compiled = random_model(run_config()), random_model(run_config())
     for block in compiled.blocks():
         block.compile(backend="eager", fullgraph=True)

@@ -48,7 +48,7 @@ def accumulated(config: ClipRun, model, microbatches) -> tuple[dict, dict]:
 
 
 def plain(config: ClipRun, model, microbatches) -> tuple[dict, torch.Tensor]:
-    """By autograd through one graph: each microbatch is embedded, all graphs are kept."""
+    """Compute by autograd through one graph: each microbatch is embedded, all graphs are kept."""
     model.zero_grad()
     objective = ClipObjective(config)
     parts = [objective.embed(model, batch) for batch in microbatches]
@@ -137,7 +137,7 @@ def test_cost_counts_pairs_real_tokens_and_bad_rows_by_reason():
 
 
 class Killed(Exception):
-    """As if the process had ended there."""
+    """Raised in place of the end of the process."""
 
 
 class KilledAt(Watcher):

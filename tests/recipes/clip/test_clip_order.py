@@ -1,4 +1,4 @@
-"""What the config says about the order of pairs becomes the order of the loader."""
+"""Settings of the order of pairs decide the order of the loader."""
 
 import numpy as np
 import pytest

@@ -171,7 +171,7 @@ def test_nothing_in_a_file_is_executed(config, tmp_path, capsys):
         import_original(tmp_path / "missing.pth", config)
 
 
-def test_what_the_original_lacks_is_not_written():
+def test_settings_that_the_original_lacks_are_not_written():
     with pytest.raises(InputError, match="logit_bias"):
         to_original(random_model(run_config(objective=ClipObjectiveConfig(loss="siglip"))))
 
@@ -209,7 +209,7 @@ def started(config, weights):
 
 
 def test_imported_weights_with_a_learned_temperature_start_a_run(config, tmp_path):
-    """As a run of clip/zerovl-14m starts from the published file."""
+    """A run of clip/zerovl-14m starts from the published file like this."""
     model = random_model(config)
     with torch.no_grad():
         model.temperature.temperature.fill_(0.0199913)

@@ -388,7 +388,7 @@ def test_files_of_openai_are_read_without_running_them(kind, tmp_path):
     assert_same(opened.model, model)
 
 
-def test_a_file_alone_needs_a_config_that_says_its_heads(tmp_path):
+def test_a_file_alone_needs_a_config_with_its_heads(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(LikeOpenAI().state_dict(), path)
     with pytest.raises(InputError, match="does not state the heads"):
@@ -725,7 +725,7 @@ def test_a_model_on_the_hub_is_imported_by_name_also_without_network_later(token
 
 
 def test_a_run_is_given_to_zerovl(timm, transformers, tmp_path):
-    """As its `ckpt.external_resume` reads it: a mapping with `state_dict`, names without `module.`."""
+    """Its `ckpt.external_resume` reads this form: a mapping with `state_dict`, names without `module.`."""
     config = run_config(tiny_timm(), tiny_bert(tmp_path / "bert"), temperature=TemperatureConfig(kind="parameter"))
     model = random_model(config)
     write_native(config, model, None, tmp_path / "ours")
@@ -760,7 +760,7 @@ def text_only(image=None, **words):
     ],
     ids=["causal", "class token"],
 )
-def test_what_siglip_of_transformers_lacks_is_exported_as_the_message_says(config, site, timm, tokenizer, tmp_path):
+def test_parts_that_siglip_of_transformers_lacks_are_exported_as_advised(config, site, timm, tokenizer, tmp_path):
     write_native(config, random_model(config), tokenizer, tmp_path / "ours")
     with pytest.raises(InputError) as refused:
         export(tmp_path / "ours", "huggingface", tmp_path / "theirs")
@@ -806,7 +806,7 @@ def test_a_file_that_lacks_a_tensor_is_named(tmp_path):
         import_model(tmp_path / "weights.pt", None, tmp_path / "ours", format="openai")
 
 
-def test_an_activation_that_siglip_of_transformers_lacks_is_exported_as_the_message_says(timm, tokenizer, tmp_path):
+def test_an_activation_that_siglip_of_transformers_lacks_is_exported_as_advised(timm, tokenizer, tmp_path):
     image = tiny_timm(name="vit_base_patch16_siglip_224", options=SIGLIP_VIT | {"act_layer": "relu"})
     config = text_only(image, **SIGLIP_WORDS)
     write_native(config, random_model(config), tokenizer, tmp_path / "ours")

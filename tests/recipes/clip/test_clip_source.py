@@ -334,7 +334,7 @@ def test_a_broken_image_with_five_captions_is_one_bad_image(tokenizer, tmp_path)
 
 
 def samples_of(num, first=0):
-    """As img2dataset writes them: an image, its caption, and what is known of it."""
+    """Return samples as img2dataset writes them: an image, its caption and its metadata."""
     return [
         {
             "png": png(number),
@@ -358,7 +358,7 @@ def torn(tmp_path):
     return folder
 
 
-def test_of_a_torn_archive_what_can_be_read_is_used_and_counted(tokenizer, torn, caplog):
+def test_the_readable_part_of_a_torn_archive_is_used_and_counted(tokenizer, torn, caplog):
     with caplog.at_level(logging.WARNING):
         source = opened(tokenizer, [torn], max_bad_fraction=0.5)
     (pairs,) = source.sets
@@ -380,7 +380,7 @@ def test_a_torn_archive_stops_a_run_that_does_not_replace(tokenizer, torn):
     assert opened(tokenizer, [torn], **{advised[1]: advised[2], advised[3]: float(advised[4])}).sizes
 
 
-def test_what_a_torn_archive_lacks_counts_as_bad(tokenizer, torn):
+def test_the_missing_part_of_a_torn_archive_counts_as_bad(tokenizer, torn):
     with pytest.raises(DataError, match=r"1 file cannot be read") as error:
         opened(tokenizer, [torn])
     advice = followed(error.value, "recipes/clip/checks.py: … / about")
@@ -399,7 +399,7 @@ def test_what_a_torn_archive_lacks_counts_as_bad(tokenizer, torn):
 
 
 def test_an_archive_of_the_last_pairs_lacks_nothing_because_it_is_small(tokenizer, tmp_path):
-    """But for its sample that cannot be read."""
+    """It lacks only its sample that cannot be read."""
     samples = samples_of(2, 200)
     samples[1]["json"] = samples[1]["json"][:20]
     write_samples(tmp_path / "set" / "00000.tar", samples_of(200))
@@ -427,7 +427,7 @@ def test_a_set_of_archives_of_which_none_can_be_read_is_refused_with_the_reason(
 def test_held_out_pairs_that_cannot_be_read_are_reported_before_training(
     tokenizer, two_sets, tmp_path, damage, monkeypatch
 ):
-    """And the advice is followed as it is written."""
+    """The advice is followed as it is written."""
     monkeypatch.chdir(tmp_path)
     if damage == "broken image, csv":
         folder = write_csv_set(tmp_path / "held out", "valid", rows(8, 2, first=60))

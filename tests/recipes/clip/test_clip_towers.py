@@ -132,7 +132,7 @@ def test_batch_norm_keeps_its_statistics_if_configured(timm, freezes):
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "eva02_tiny_patch14_224"])
 def test_tables_outside_the_state_dict_survive_building_without_memory(timm, name):
-    """Of relative positions, and of rotations."""
+    """These are tables of relative positions, and of rotations."""
     config = tiny_timm(name=name, options={"depths": (1, 1), "embed_dim": 24, "num_heads": (1, 2)}, image_size=None)
     if name.startswith("eva"):
         config = tiny_timm(name=name, options={"depth": 1}, image_size=56)
@@ -149,7 +149,7 @@ def test_tables_outside_the_state_dict_survive_building_without_memory(timm, nam
 
 @pytest.fixture
 def timm_folder(timm, tmp_path):
-    """As timm saves encoders: config.json with the arguments of the constructor, and weights."""
+    """Write a folder as timm saves encoders: config.json with the arguments of the constructor, and weights."""
     from safetensors.torch import save_file
 
     arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 7}

@@ -1,4 +1,4 @@
-"""What a trained model is used for, from an export on disk: evaluate, generate, probe, samples for the report."""
+"""Uses of a trained model, from an export on disk: evaluate, generate, probe, samples for the report."""
 
 import json
 

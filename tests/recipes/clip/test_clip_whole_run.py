@@ -58,7 +58,7 @@ def given(tmp_path_factory) -> list[str]:
 
 
 class Killed(Exception):
-    """As if the process had ended there."""
+    """Raised in place of the end of the process."""
 
 
 class KilledAt(Watcher):
@@ -71,7 +71,7 @@ class KilledAt(Watcher):
 
 
 def metric_lines(run, first: int) -> list[dict]:
-    """Of steps from `first`, without what depends on the clock."""
+    """Return the lines of steps from `first`, without values that depend on the clock."""
     lines = {line["step"]: line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
     timed = ("second", "data_wait", "padding", "mfu", "memory", "utilization")
     return [
@@ -142,7 +142,7 @@ def small_runs(given, tmp_path_factory):
 @pytest.mark.parametrize("temperature", ["log_parameter", "constant", "parameter"])
 @pytest.mark.parametrize("format", ["huggingface", "safetensors"])
 def test_an_export_is_the_run(small_runs, tmp_path, format, temperature, transformers):
-    """Also of a temperature that transformers knows in another form."""
+    """It also holds for a temperature that transformers has in another form."""
     run = small_runs("clip/tiny", *SETTINGS, *ONE_LAYER, f"model.temperature.kind={temperature}")
     exported = assert_exports_are_the_run(run, tmp_path, "clip", format)
     if format == "huggingface":
@@ -182,7 +182,7 @@ def test_an_export_of_a_published_preset_is_the_run(preset, small_runs, bert, ti
     assert_exports_are_the_run(run, tmp_path, "clip")
 
 
-def test_an_export_says_which_settings_of_the_held_out_sets_give_the_number_of_the_run(given, tmp_path):
+def test_an_export_prints_the_settings_of_the_held_out_sets_that_give_the_number_of_the_run(given, tmp_path):
     """Their names and splits, and the classes beside them, are not in a folder that `--data` names."""
     write_csv_set(tmp_path / "one", "train", rows(5, 2, first=200))
     write_csv_set(tmp_path / "two", "valid", rows(5, 2, first=300))
@@ -218,7 +218,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_transformers_cannot_hold_is_exported_as_the_message_says(kind, small_runs, tmp_path):
+def test_models_that_transformers_cannot_hold_are_exported_as_the_message_advises(kind, small_runs, tmp_path):
     preset, words = REFUSED[kind]
     run = small_runs(preset, *words)
     with pytest.raises(InputError) as caught:
@@ -228,7 +228,7 @@ def test_what_transformers_cannot_hold_is_exported_as_the_message_says(kind, sma
     assert_exports_are_the_run(run, tmp_path, "clip", format)
 
 
-def test_a_run_is_resumed_with_its_copy_of_a_tokenizer_that_is_gone(given, tmp_path):
+def test_a_run_is_resumed_with_its_copy_of_a_deleted_tokenizer(given, tmp_path):
     tokenizer = make_tokenizer(tmp_path / "tokenizer")
     config = api.load_config("clip/tiny", [*SETTINGS, given[0], f"data.tokenizer={tokenizer}", "num_steps=2"])
     api.train(config, tmp_path / "run", device="cpu")

@@ -144,7 +144,7 @@ def test_numbers_need_names(tmp_path):
         (["a", "b"], {"image_key": "cls"}, "BadImage"),
     ],
 )
-def test_what_is_no_class_or_image_is_refused(tmp_path, values, settings, message):
+def test_files_that_are_not_a_class_or_an_image_are_refused(tmp_path, values, settings, message):
     if message == "BadImage":
         images = opened(tmp_path / "set", values, **settings)
         with pytest.raises(Exception, match="there is no such file"):

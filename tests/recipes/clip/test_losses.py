@@ -80,7 +80,7 @@ def soft_targets(labels: dict[str, Tensor], num: int, duplicates: str) -> tuple[
 
 
 def plain_infonce(image_BD, text_BD, scale, labels, duplicates="negatives", smoothing=0.0, columns=None) -> Tensor:
-    """By autograd through whole matrices."""
+    """Compute by autograd through whole matrices."""
     num = len(image_BD)
     target_BB, out_BB = soft_targets(labels, num, duplicates)
     if columns is not None:

@@ -40,7 +40,7 @@ def config_of(*arguments, rules=None) -> ClipRun:
 
 
 def without_paths(run):
-    """What a preset cannot know: data, and the name of the encoder, which changed since."""
+    """Remove values that a preset cannot know: data, and the name of the encoder, which changed since."""
     data = run.data.model_copy(update={"train": (), "valid": (), "num_workers": 2})
     tree = run.model_copy(update={"data": data}).model_dump(mode="json")
     tree["model"]["image"].pop("name"), tree["model"]["image"].pop("sync_batch_norm")
@@ -106,7 +106,7 @@ def test_every_key_is_converted_or_named_as_without_effect():
         ("model.pool.name=gpo", ["model.pool.name='gpo'"]),
     ],
 )
-def test_what_has_no_counterpart_is_refused_by_name(word, expected):
+def test_settings_without_a_counterpart_are_refused_by_name(word, expected):
     with pytest.raises(ConfigError) as error:
         import_config(DGA, [word])
     assert all(part in str(error.value) for part in expected), str(error.value)
@@ -168,7 +168,7 @@ def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
 
 
 def command(*words):
-    """What `pretrainkit WORDS` prints."""
+    """Return the result of `pretrainkit WORDS`."""
     return CliRunner().invoke(app, list(map(str, words)))
 
 
@@ -191,7 +191,7 @@ loss: {name: CrossEntropy}
 """
 
 
-def test_a_file_tells_by_its_keys_who_reads_it(tmp_path):
+def test_the_keys_of_a_file_decide_its_reader(tmp_path):
     ours = tmp_path / "ours.yaml"
     found = command("config", "import", DGA, "--nproc", 8, "--out", ours)
     assert found.exit_code == 0, found.output
@@ -283,7 +283,7 @@ def test_patterns_that_our_names_cannot_express_are_refused(rule):
         config_of(DGA, [], rules={"x": {"regex": rule}})
 
 
-def test_a_run_starts_from_weights_of_zerovl_as_the_notes_say(timm, transformers, tmp_path, monkeypatch):
+def test_a_run_starts_from_weights_of_zerovl_as_the_notes_describe(timm, transformers, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = run_config(tiny_timm(), tiny_bert(tmp_path / "bert")).model
     noted = command("config", "import", DGA, "ckpt.external_resume=ckpts/weights.pth", "--out", "ours.yaml")

@@ -59,7 +59,7 @@ def test_training_needs_image_and_caption_only_and_evaluation_the_ids(tmp_path):
         opened(folder, "valid")
 
 
-def test_ids_that_are_no_numbers_tell_images_by_name_in_training_and_are_refused_in_evaluation(tmp_path):
+def test_ids_that_are_not_numbers_name_images_in_training_and_are_refused_in_evaluation(tmp_path):
     told = [{**row, "image_id": f"x{row['image_id']}"} for row in rows(2)]
     folder = write_csv_set(tmp_path / "s", "train", told)
     write_csv_set(folder, "valid", told)
@@ -103,7 +103,7 @@ def test_an_absent_image_is_missing_and_an_absent_caption_empty(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300 + ".png", "0001.png/more.png"])
-def test_what_cannot_be_a_file_is_a_missing_image(tmp_path, name):
+def test_an_invalid_file_name_is_a_missing_image(tmp_path, name):
     told = rows(2, 1)
     folder = write_csv_set(tmp_path / "s", "train", told)
     table = folder / "train_anno.csv"
@@ -130,7 +130,7 @@ def write_huggingface(folder, told, images) -> None:
 
 
 def write_img2dataset_files(folder, told, images) -> None:
-    """As img2dataset with output_format files, two shards of three with one failure each."""
+    """Write files like img2dataset with output_format files: two shards of three with one failure each."""
     for shard in range(2):
         part = told[3 * shard : 3 * shard + 3]
         (folder / f"{shard:05d}").mkdir(parents=True)

@@ -21,7 +21,7 @@ NUM_ARCHIVES, NUM_SAMPLES = 3, 5
 
 
 def samples_of(archive: int):
-    """As img2dataset writes them: an image, its caption, and what is known of it."""
+    """Return samples as img2dataset writes them: an image, its caption and its metadata."""
     first = archive * NUM_SAMPLES
     return [
         {"png": png(n), "txt": caption(n).encode(), "json": as_json(caption=caption(n), status="success")}
@@ -172,7 +172,7 @@ def test_a_server_without_ranges_is_refused_with_the_reason(folder, web):
 
 
 class Killed(Exception):
-    """As if the process had ended there."""
+    """Raised in place of the end of the process."""
 
 
 class KilledAt(Watcher):

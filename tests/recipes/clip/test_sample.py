@@ -42,7 +42,7 @@ def test_the_report_takes_every_picture():
     assert notes == []
 
 
-def test_few_images_are_no_trouble():
+def test_a_few_images_are_enough():
     assert len(retrieved_pairs(ToyEncoder(), toy_pairs(num_images=1), num=8)) >= 2
 
 

@@ -140,7 +140,7 @@ def test_checkpoints_of_training_are_read_without_running_them(tmp_path):
     followed(error.value, "exporting/published_files.py: … has no model config")
 
 
-def test_what_does_not_fit_is_refused_by_name(tmp_path):
+def test_tensors_that_do_not_fit_are_refused_by_name(tmp_path):
     model = make_model()
     found = to_original(model)
     with pytest.raises(CheckpointError, match=r"does not have extra\.weight"):
@@ -232,14 +232,14 @@ def test_modalities_that_are_not_published_come_back_without_a_config(tmp_path, 
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_files_that_the_original_can_load_say_nothing_that_it_does_not_know(tmp_path):
+def test_files_for_the_original_have_no_key_that_it_does_not_know(tmp_path):
     shorter = (PUBLISHED[0].model_copy(update={"length": 32, "folder": "texts"}), *PUBLISHED[1:])
     assert "modalities" not in config_of(small(shorter, intermediate_size=42))
     smaller = published("rgb@32").model_copy(update={"patch_size": 8})
     assert "modalities" in config_of(small((PUBLISHED[0], smaller), intermediate_size=42))
 
 
-def test_a_file_that_does_not_say_what_a_modality_is_takes_the_config_of_its_run(tmp_path):
+def test_a_file_without_a_description_of_a_modality_takes_the_config_of_its_run(tmp_path):
     """Files of earlier versions have no description of their modalities."""
     own = DEPTH.model_copy(update={"name": "far@32"})
     model = make_model((CAPTION, own), intermediate_size=42)

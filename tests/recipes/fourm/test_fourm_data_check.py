@@ -110,7 +110,7 @@ def test_a_deep_check_finds_what_only_some_random_parts_of_training_would_meet(d
     assert "det/0000/00002.json does not contain instances" in of_box
 
 
-def test_a_deep_check_names_captions_that_are_no_json(data, tmp_path):
+def test_a_deep_check_names_captions_that_are_not_json(data, tmp_path):
     folder = tmp_path / "train" / "caption" / "0000"
     for file in sorted(folder.iterdir()):
         caption = file.read_text()
@@ -222,7 +222,7 @@ def test_maps_of_another_shape_than_their_image_are_refused(tmp_path, size):
 
 
 @pytest.mark.parametrize(("value", "message"), [(np.nan, "has NaN in 1 of"), (np.inf, "has infinite depth")])
-def test_depth_that_is_no_number_is_named_with_its_file(tmp_path, value, message):
+def test_depth_that_is_not_a_number_is_named_with_its_file(tmp_path, value, message):
     root = write_folders(tmp_path / "set", 1)
     depth = np.linspace(1, 2, 80 * 120).reshape(80, 120)
     depth[40:] = value if np.isinf(value) else 1

@@ -81,7 +81,7 @@ def test_tokens_of_a_modality_of_a_segment_are_adjacent_and_those_of_images_read
 
 
 def test_sequences_are_distinguished_by_the_token_before():
-    """Without limits, inputs and targets of a segment contain the complete sequence, and positions count visible
+    """Inputs and targets of a segment contain the complete sequence if there are no limits, and positions count visible
     tokens."""
     mixture = [Component(inputs={"caption": 1.0}, targets={"caption": 1.0})]
     drawn = masking(("caption",), mixture, 128)

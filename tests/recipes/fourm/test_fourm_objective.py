@@ -60,7 +60,7 @@ def test_a_modality_without_targets_counts_as_zero():
 
 
 @pytest.mark.parametrize("loss", ["token", "token_compat"])
-def test_the_loss_by_token_weighs_as_it_says(loss):
+def test_the_loss_by_token_has_its_documented_weights(loss):
     run = make_run(loss=loss)
     objective, model = FourMObjective(run), make_model(run)
     terms = objective.losses(model, doubles(random_batch()))

@@ -183,7 +183,7 @@ def test_keys_without_effect_are_reported(main: Path) -> None:
     assert "masking.unused=pad" in " ".join(found.notes)
 
 
-def test_a_file_tells_by_its_keys_who_reads_it(main: Path) -> None:
+def test_the_keys_of_a_file_decide_its_reader(main: Path) -> None:
     config = pretrainkit.api.import_config(main, settings=("finetune=weights/4M.pth",), nproc=64)
     assert config.config.recipe == "fourm"
     assert config.config.init_from == "weights/4M"
@@ -202,6 +202,6 @@ def test_a_file_tells_by_its_keys_who_reads_it(main: Path) -> None:
         ("data_config=none.yaml", "neither in the working folder nor"),
     ],
 )
-def test_what_has_no_counterpart_is_refused(main: Path, setting: str, message: str) -> None:
+def test_settings_without_a_counterpart_are_refused(main: Path, setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         import_config(main, (setting,), 1)

@@ -69,7 +69,7 @@ def test_all_but_norms_and_biases_decay() -> None:
         assert (is_decayed or groups.get(name) == config.weight_decay) == wanted, name
 
 
-def test_a_bound_config_is_no_contradiction() -> None:
+def test_a_bound_config_is_consistent() -> None:
     config = b_7().in_steps()
     assert config.problems() == []
     assert config.in_steps() == config

@@ -87,7 +87,7 @@ def test_a_palette_has_a_number_and_three_words_for_each_colour():
     assert lengths == set(range(1, 8))
 
 
-def test_a_person_is_39_words_and_nobody_is_none():
+def test_a_person_is_39_words_and_no_person_is_no_word():
     people = {
         "bbox_xyxy": [[0, 0, 100, 100], [150, 0, 200, 100]],
         "pred_smpl_params": {

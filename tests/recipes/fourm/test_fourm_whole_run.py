@@ -11,7 +11,7 @@ from pretrainkit.recipes.fourm.recipe import RECIPE
 from support.fourm_data import write_set, write_tokenizer
 from support.whole_runs import (
     assert_exports_are_the_run,
-    assert_goes_on_exactly,
+    assert_resumes_exactly,
     assert_two_processes_train_as_one,
     weights,
 )
@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_resumed_in_the_middle_ends_with_the_same_weights(run: Path, tmp_path: Path) -> None:
-    assert_goes_on_exactly(run, tmp_path / "half")
+    assert_resumes_exactly(run, tmp_path / "half")
 
 
 def test_losses_of_all_modalities_are_logged_and_evaluated(run: Path) -> None:

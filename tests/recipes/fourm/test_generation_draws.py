@@ -63,7 +63,9 @@ def test_draws_have_the_probabilities_of_the_softmax(seed: int, heat: float, top
 @given(
     seed=st.integers(0, 2**31), heat=st.floats(0.2, 4), numbers=st.sampled_from([1, 3]), top_k=st.sampled_from([0, 9])
 )
-def test_the_middle_of_numbers_is_that_of_each_by_itself(seed: int, heat: float, numbers: int, top_k: int) -> None:
+def test_the_mean_or_median_of_several_numbers_is_that_of_each_alone(
+    seed: int, heat: float, numbers: int, top_k: int
+) -> None:
     steps = {1: 23, 3: 4}[numbers]
     logits = np.random.default_rng(seed).normal(size=steps**numbers)
     share = np.array([np.exp(v / heat) if one in by_hand(logits, top_k, 0) else 0.0 for one, v in enumerate(logits)])
@@ -82,7 +84,7 @@ def test_the_middle_of_numbers_is_that_of_each_by_itself(seed: int, heat: float,
         np.testing.assert_allclose(float(sure), share[found], rtol=1e-9)
 
 
-def test_without_temperature_the_likeliest_token_is_as_sure_as_it_is_likely() -> None:
+def test_without_temperature_the_confidence_of_the_top_token_is_its_probability() -> None:
     logits = torch.tensor([[0.0, 1.0, 3.0], [2.0, 1.9, 0.0]], dtype=torch.float64)
     ids, sure = draw(logits, torch.tensor([0.0, 0.999], dtype=torch.float64), torch.full((2,), 1e-9).double())
     assert ids.tolist() == [2, 0]

@@ -69,7 +69,7 @@ def test_every_target_is_generated_from_every_input(setup: Setup) -> None:
         assert all(len(found[one]) == 64 for one in found if "@" in one)
 
 
-def test_what_is_written_is_read_again_as_the_same_tokens(setup: Setup, tmp_path: Path) -> None:
+def test_written_tokens_are_read_back_equal(setup: Setup, tmp_path: Path) -> None:
     out = tmp_path / "out"
     tokens = setup(given=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1)[0]["outputs"]
     written = setup(given=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1, out=out)
@@ -232,7 +232,7 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
         ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "there can be no other inputs"),
     ],
 )
-def test_what_cannot_be_is_refused(setup: Setup, options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(setup: Setup, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"(?s){message}"):
         setup(**{"settings": [], **options})
 
@@ -277,7 +277,7 @@ def test_a_long_heading_of_a_sheet_is_wrapped_and_not_cut() -> None:
     assert (lines[num_rows_more:] < 128).any()  # the second line has text
 
 
-def test_boxes_and_figures_are_what_was_serialised(setup: Setup) -> None:
+def test_boxes_and_figures_equal_the_serialized_ones(setup: Setup) -> None:
     vocabulary = TextVocabulary(setup.tokenizer)
     named = {modality.reader: modality for modality in setup.config.model.modalities}
     words = ["v0=250", "v1=0", "v2=999", "v3=500", "wine glass", "v0=1", "v1=2"]
@@ -354,7 +354,7 @@ def test_figures_of_each_data_set_are_separate(setup: Setup) -> None:
         assert summary[f"depth@64 of {part}"]["error"] == pytest.approx(mean)
 
 
-def test_figures_say_over_how_many_examples_they_are(setup: Setup) -> None:
+def test_figures_have_their_number_of_examples(setup: Setup) -> None:
     """The second data set has no depth; its samples have the same names as those of the first."""
     (one,) = setup.config.data.valid
     names = ("rgb@64", "caption")

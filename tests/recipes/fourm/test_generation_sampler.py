@@ -126,7 +126,7 @@ def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> No
             torch.testing.assert_close(steps[length - 1][row], slow, rtol=1e-4, atol=1e-4)
 
 
-def test_greedy_places_are_the_likeliest_of_what_training_would_compute(model: FourM) -> None:
+def test_greedy_places_have_the_most_likely_tokens_of_the_training_model(model: FourM) -> None:
     found = run(model, image(num_steps=1, temperature=0.0)).contents[DEPTH.name]
     for row in range(3):
         logits = logits_of(model, given(), row, range(DEPTH.max_tokens))
@@ -252,7 +252,7 @@ def test_a_missing_text_is_a_sentinel_and_ends_at_the_next_one(model: FourM) -> 
         assert EOS not in found[:-1]
 
 
-def test_what_is_missing_of_a_text_is_filled_in_between_what_is_given(model: FourM) -> None:
+def test_missing_words_of_a_text_are_filled_in_between_the_known_ones(model: FourM) -> None:
     text = np.array([20, SENTINELS[1], 21, EOS], np.int32)
     known = given()
     known.contents[CAPTION.name] = [text, np.array([22, 23, EOS], np.int32), None]

@@ -31,19 +31,19 @@ def parts(values, lengths):
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
-def test_nothing_given_asks_for_everything():
+def test_without_inputs_everything_is_a_target():
     _, hidden = hide([3], 0.9, 0, 100)
     assert hidden.input_ids_I.tolist() == []
     assert hidden.target_ids_T.tolist() == [FIRST, 1000, 1001, 1002, FIRST + 1]
 
 
-def test_keeping_none_leaves_one_sentinel():
+def test_keeping_no_token_leaves_one_sentinel():
     _, hidden = hide([3], 0.0, 9, 100)
     assert hidden.input_ids_I.tolist() == [FIRST]
     assert hidden.target_ids_T.tolist() == [FIRST, 1000, 1001, 1002, FIRST + 1]
 
 
-def test_keeping_all_asks_for_the_first_sentinel_only():
+def test_keeping_all_tokens_makes_the_first_sentinel_the_only_target():
     _, hidden = hide([3], 1.0, 9, 100)
     assert hidden.input_ids_I.tolist() == [1000, 1001, 1002]
     assert hidden.input_from_I.tolist() == [0, 1, 2]

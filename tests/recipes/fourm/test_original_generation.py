@@ -116,7 +116,7 @@ def test_models_of_a_generation_are_imported_by_name(tmp_path):
         ("roar-roar", "roar-dice", "scheme"),
     ],
 )
-def test_what_has_no_counterpart_is_an_error(tmp_path, old, new, message):
+def test_settings_without_a_counterpart_are_an_error(tmp_path, old, new, message):
     with pytest.raises(ConfigError) as error:
         read(tmp_path, BASE.replace(old, new))
     assert message in str(error.value)

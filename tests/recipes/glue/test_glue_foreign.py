@@ -91,7 +91,7 @@ def test_a_family_is_tuned_and_answers_as_transformers_does_with_its_export(fami
     torch.testing.assert_close(found, theirs, atol=2e-6, rtol=0, check_dtype=False)
 
 
-def test_the_adapter_says_what_our_own_bert_says(glue, tmp_path):
+def test_the_adapter_has_the_outputs_of_our_own_bert(glue, tmp_path):
     encoder = write_encoder(tmp_path / "bert")
     found = {}
     for name, more in (("ours", ()), ("theirs", ("init.recipe=huggingface",))):
@@ -105,7 +105,7 @@ def test_the_adapter_says_what_our_own_bert_says(glue, tmp_path):
         torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=0)
 
 
-def test_an_encoder_by_itself_is_not_evaluated_whatever_the_data(glue, tmp_path, transformers):
+def test_an_encoder_alone_is_not_evaluated_on_any_data(glue, tmp_path, transformers):
     """No message advises to encode data again without need."""
     origin = write_foreign(transformers, tmp_path / "electra", "electra")
     api.import_model(origin, "huggingface", tmp_path / "ours")
@@ -177,7 +177,7 @@ def test_a_bert_is_an_encoder_whatever_its_head(head, glue, tmp_path, transforme
         torch.testing.assert_close(found["encoder.pooler.dense.weight"], pooler, atol=1e-6, rtol=0)
 
 
-def test_what_is_no_encoder_of_texts_is_refused_by_name(glue, tmp_path, transformers):
+def test_a_model_that_is_not_a_text_encoder_is_refused_by_name(glue, tmp_path, transformers):
     config = transformers.AutoConfig.for_model("gpt2", vocab_size=40, n_embd=16, n_layer=1, n_head=2)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(CheckpointError, match="gpt2"):

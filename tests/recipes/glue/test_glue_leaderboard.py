@@ -71,7 +71,7 @@ def test_official_numbers_of_rows_are_required(tmp_path):
     assert len(problems_of(path)) == len(NUM_ROWS) - 1
 
 
-def test_what_is_no_zip_is_refused(tmp_path):
+def test_a_file_that_is_not_a_zip_is_refused(tmp_path):
     (tmp_path / "s.zip").write_text("no")
     with pytest.raises(DataError, match="cannot be read as a zip"):
         problems_of(tmp_path / "s.zip")

@@ -72,7 +72,7 @@ def test_two_ranks_with_sharded_weights_find_the_same_numbers_as_one(shards, glu
         assert value == pytest.approx(alone[name], rel=1e-3, abs=0.1 if "probe_" in name else 1e-3)
 
 
-def test_what_cannot_be_probed_is_refused_before_training(shards, glue, tmp_path):
+def test_data_that_cannot_be_probed_are_refused_before_training(shards, glue, tmp_path):
     for probe, message in (("ax", "no training data"), ("nothing", "not a task of GLUE")):
         with pytest.raises(ConfigError, match=message):
             pretrain(shards, glue, tmp_path / "run", [probe])

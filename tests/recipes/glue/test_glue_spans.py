@@ -86,7 +86,7 @@ QUESTIONS = ("ab", "abcdef", "abcdefg", "ab ab ab ab ab")
 
 
 @given(st.lists(st.tuples(SCORES, SCORES), min_size=4, max_size=9), st.integers(1, 4))
-def test_candidates_are_the_likeliest_of_all_stretches(scores, max_length):
+def test_candidates_are_the_most_likely_spans(scores, max_length):
     scores_S2 = np.array(scores)
     offsets_S2 = np.array([(-1, -1), *((k, k + 1) for k in range(len(scores) - 2)), (-1, -1)])
     all_of_them = [
@@ -150,7 +150,7 @@ def test_it_learns_where_answers_are_and_when_a_question_has_no_answer(finished)
     assert api.open_model(finished[0]).config.data.spans.null_threshold == 0
 
 
-def test_answers_are_stretches_of_the_context(finished, files, tmp_path):
+def test_answers_are_spans_of_the_context(finished, files, tmp_path):
     out = api.predict(finished[0], tmp_path / "out.jsonl", input=files / "valid.json", device="cpu")
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     paragraphs = json.loads((files / "valid.json").read_text())["data"][0]["paragraphs"]

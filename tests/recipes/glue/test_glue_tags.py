@@ -123,12 +123,12 @@ def test_a_column_is_chosen_by_name(encoder, tmp_path):
         assert api.open_model(tmp_path / str(column)).config.model.classes == classes
 
 
-def test_columns_of_texts_are_no_setting_of_words(encoder, files):
+def test_columns_of_texts_are_not_a_setting_of_words(encoder, files):
     with pytest.raises(ConfigError, match=r"data\.texts"):
         finetune(encoder, files, files / "never", "data.texts=sentence")
 
 
-def test_labels_that_are_no_list_are_refused(encoder, files, tmp_path):
+def test_labels_that_are_not_a_list_are_refused(encoder, files, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"words": ["the", "film"], "tags": "AB"}\n')
     with pytest.raises(DataError, match="'AB', which is not a list of labels"):
         finetune(encoder, files, tmp_path / "run", *ONE_STEP, f"data.train={tmp_path}/rows.jsonl")

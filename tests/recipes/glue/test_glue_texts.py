@@ -1,4 +1,4 @@
-"""What rows become before a model sees them."""
+"""Conversion of rows for a model."""
 
 import json
 from dataclasses import replace
@@ -138,7 +138,7 @@ def test_labels_are_names_or_numbers_of_classes():
         numbered(["c"], ("a", "b"))
 
 
-def test_a_label_that_is_no_class_is_not_taken_for_the_number_of_one():
+def test_an_unknown_label_is_not_taken_for_the_number_of_a_class():
     assert numbered(["5", 1], ("1", "2", "5")).tolist() == [2, 0]
     with pytest.raises(DataError, match="without a class: 0"):
         numbered(["0"], ("1", "2", "5"))
@@ -179,7 +179,7 @@ def test_a_task_and_files_of_ones_own_exclude_each_other():
     assert any("data.texts" in problem for problem in config.problems())
 
 
-def test_without_an_encoder_it_says_what_to_give(glue):
+def test_without_an_encoder_the_message_names_the_setting(glue):
     config = PRESETS["cola"]()
     with pytest.raises(ConfigError, match="init_from=RUN"):
         RECIPE.bind(config)

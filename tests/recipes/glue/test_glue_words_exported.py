@@ -65,7 +65,8 @@ def encoder_of(family, folder, transformers):
     ],
 )
 def test_an_export_is_the_run(family, preset, tmp_path, transformers, caplog):
-    """Also where transformers has no place for a layer: that of an encoder in front of a classifier, and its pooler."""
+    """It also holds if transformers has no place for a layer: that of an encoder in front of a classifier, and its
+    pooler."""
     run = finetuned(preset, encoder_of(family, tmp_path / "encoder", transformers), tmp_path)
     assert_exports_are_the_run(run, tmp_path, "glue")
     assert "cannot be imported" not in caplog.text
@@ -79,7 +80,7 @@ DISTILBERT = {"vocab_size": len(WORDS), "dim": 16, "n_layers": 1, "n_heads": 2, 
 @pytest.mark.parametrize("name", ["Bert", "DistilBert", "Electra"])
 @pytest.mark.parametrize("head", ["TokenClassification", "QuestionAnswering"])
 def test_heads_that_transformers_saved_are_read(name, head, tmp_path, transformers, caplog):
-    """Without any file of ours: names of classes and logits are theirs, and the folder can be trained further."""
+    """No file of ours is needed: names of classes and logits are theirs, and the folder can be trained further."""
     labels = {"id2label": {0: "GOOD", 1: "OTHER"}} if head == "TokenClassification" else {}
     sizes = DISTILBERT if name == "DistilBert" else {**SIZES, "intermediate_size": 16}
     torch.manual_seed(0)
@@ -133,7 +134,7 @@ def assert_equal_logits(opened, theirs, preset, *, has_types):
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_head_of_several_layers_is_refused_and_its_encoder_is_read_as_the_message_says(tmp_path, transformers):
+def test_a_head_of_several_layers_is_refused_and_its_encoder_is_read_as_advised(tmp_path, transformers):
     run = finetuned("tags", write_encoder(tmp_path / "encoder", is_modern=True), tmp_path)
     api.export(run, "huggingface", tmp_path / "hf")
     (tmp_path / "hf" / "pretrainkit.json").unlink()
@@ -150,7 +151,7 @@ def test_a_head_of_several_layers_is_refused_and_its_encoder_is_read_as_the_mess
         torch.testing.assert_close(ours[f"encoder.model.model.{name}"], tensor, atol=1e-6, rtol=0)
 
 
-def test_what_words_do_not_use_of_the_encoder_stays_as_it_was(tmp_path):
+def test_parts_of_the_encoder_that_words_do_not_use_are_unchanged(tmp_path):
     encoder = write_encoder(tmp_path / "encoder")
     run = finetuned("tags", encoder, tmp_path)
     before, after = (api.load_model(path).state_dict() for path in (encoder, run))

@@ -38,7 +38,7 @@ def test_no_tree_has_a_higher_sum(num_words, seed, is_coarse):
 
 
 @given(num_words=st.integers(1, 40), seed=st.integers(0, 2**31))
-def test_likeliest_heads_that_are_a_tree_stay(num_words, seed):
+def test_the_most_likely_heads_are_kept_if_they_are_a_tree(num_words, seed):
     rng = np.random.default_rng(seed)
     names = rng.permutation(num_words) + 1
     heads = np.zeros(num_words, np.int64)

@@ -147,7 +147,7 @@ def test_finite_scalars_count_all_their_codes(levels) -> None:
     torch.testing.assert_close(again.codes_BDhw, codes)
 
 
-def test_memcodes_take_the_likeliest_code_and_draw_in_training() -> None:
+def test_memcodes_use_the_most_likely_code_and_draw_in_training() -> None:
     torch.manual_seed(0)
     quantizer = Memcodes(MemcodesConfig(size=5, width=8, num_heads=2))
     quantizer.initialise()

@@ -102,7 +102,7 @@ def test_codes_are_hidden_at_the_configured_rate_and_never_in_evaluation() -> No
     assert decoder.seen == [None] * 3
 
 
-def test_guidance_asks_twice() -> None:
+def test_guidance_computes_two_passes() -> None:
     decoder = Knows(NoiseConfig(dropout=0.1)).eval()
     made = decoder.sample(CODES, KEYS, 4, 2, guidance=2.0)
     assert sum(hidden is not None and bool(hidden.all()) for hidden in decoder.seen) == 2

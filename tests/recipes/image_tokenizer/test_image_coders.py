@@ -94,7 +94,7 @@ def test_images_of_other_sizes_are_encoded_and_decoded(name: str) -> None:
     assert tokenizer.decode(quantized.codes_BDhw).shape[-2:] == (32, 32)
 
 
-def test_what_an_image_becomes_does_not_depend_on_the_others() -> None:
+def test_the_codes_of_an_image_do_not_depend_on_the_others() -> None:
     torch.manual_seed(0)
     for name in ("vit", "unet", "vectors"):
         tokenizer, config = build(KINDS[name]).train(), KINDS[name]

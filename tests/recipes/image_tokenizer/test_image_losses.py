@@ -1,4 +1,4 @@
-"""How far images are apart, against the formulas."""
+"""Distances of images, compared with the formulas."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_ssim_is_that_of_its_formula() -> None:
 
 
 def test_ms_ssim_is_the_product_of_scales() -> None:
-    """By hand: of 64 pixels three scales are left, 64, 32 and 16."""
+    """Computed by hand: 64 pixels allow three scales, 64, 32 and 16."""
     rng = torch.Generator().manual_seed(3)
     x = torch.rand(2, 1, 64, 64, generator=rng)
     y = (x + 0.2 * torch.rand(x.shape, generator=rng)).clamp(0, 1)
@@ -121,11 +121,11 @@ def test_networks_that_cannot_be_opened_are_refused(timm, tmp_path) -> None:
         ({"network": "lpips_alex", "weights": "random"}, "random_network_distance"),
     ],
 )
-def test_a_distance_is_called_what_it_is(settings: dict[str, str], name: str) -> None:
+def test_a_distance_has_the_name_of_its_kind(settings: dict[str, str], name: str) -> None:
     assert PerceptualConfig(**settings).metric == name
 
 
-def test_what_lpips_does_not_read_is_refused() -> None:
+def test_a_distance_that_lpips_does_not_use_is_refused() -> None:
     with pytest.raises(ValueError, match="lpips_vgg does not use distance"):
         PerceptualConfig(network="lpips_vgg", distance="l1")
 

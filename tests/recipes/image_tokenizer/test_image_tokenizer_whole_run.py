@@ -21,7 +21,7 @@ from pretrainkit.training.checkpoints.checkpoint import read_weights
 from support.tokenizer_data import write_images
 from support.whole_runs import (
     assert_exports_are_the_run,
-    assert_goes_on_exactly,
+    assert_resumes_exactly,
     assert_two_processes_train_as_one,
     weights,
 )
@@ -85,7 +85,7 @@ def run(images: Path) -> Path:
 
 
 def test_a_run_resumed_in_the_middle_ends_with_the_same_weights_and_codes(run: Path, tmp_path: Path) -> None:
-    assert_goes_on_exactly(run, tmp_path / "copy")
+    assert_resumes_exactly(run, tmp_path / "copy")
 
 
 def test_an_export_is_the_run(run: Path, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_everything_is_trained_and_codes_are_in_the_checkpoint(run: Path) -> Non
     assert same == {"quantizer.is_ready"}
 
 
-def test_a_run_says_what_images_lost_and_how_codes_are_used(run: Path) -> None:
+def test_a_run_reports_the_loss_of_images_and_the_use_of_codes(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "eval.jsonl").read_text().splitlines()]
     found = lines[-1]
     assert {"mae", "mse", "psnr", "ssim", "codebook_usage", "codebook_perplexity", "loss"} <= found.keys()

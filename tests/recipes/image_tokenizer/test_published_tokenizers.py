@@ -55,7 +55,7 @@ NAMES = {
     "decoder.up.3.2.convolution.weight": "decoder.output_blocks.3.2.conv.weight",
     "decoder.out.weight": "decoder.out.2.weight",
 }
-"""Of image_tokenizer/rgb."""
+"""Names of tensors of image_tokenizer/rgb."""
 NAMES_UVIT = {
     "decoder.patch.weight": "decoder.conv_in.weight",
     "decoder.down.1.0.skip.weight": "decoder.down_blocks.1.resnets.0.conv_shortcut.weight",
@@ -89,7 +89,7 @@ def test_every_tensor_has_one_name_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_configs_come_back_but_for_what_the_original_does_not_say(name: str) -> None:
+def test_configs_are_restored_except_for_settings_that_the_original_lacks(name: str) -> None:
     config = PRESETS[name]().model
     found = model_of(config_of(config))
     assert found.model_copy(update={"domain": config.domain}) == config
@@ -124,7 +124,7 @@ def test_weights_come_back(decoder) -> None:
     assert all(torch.equal(back[name], tensor) for name, tensor in own.items())
 
 
-def test_a_file_says_what_it_is(tmp_path) -> None:
+def test_a_file_describes_itself(tmp_path) -> None:
     config = model(
         encoder=PRESETS["rgb"]().model.encoder.model_copy(update={"hidden_size": 512, "num_layers": 8, "num_heads": 8}),
         decoder=PRESETS["rgb"]().model.encoder.model_copy(update={"hidden_size": 512, "num_layers": 8, "num_heads": 8}),
@@ -152,7 +152,7 @@ def test_models_that_the_original_lacks_are_refused() -> None:
         to_original(build(model(encoder=conv, decoder=conv)))
 
 
-def test_files_that_do_not_say_what_they_are_take_the_config_as_advised(tmp_path) -> None:
+def test_files_without_a_description_take_the_config_as_advised(tmp_path) -> None:
     tokenizer = build(model())
     write_tensors(tmp_path / "model.safetensors", to_original(tokenizer), {"enc_type": "resnet"})
     with pytest.raises(CheckpointError) as error:

@@ -158,7 +158,7 @@ PLAIN = ("imagenet_default_mean_and_std=false",)
         ("encoder_type=vit_xxl_enc", "the config names vit_xxl_enc"),
     ],
 )
-def test_what_has_no_counterpart_is_an_error(tmp_path, change, message):
+def test_settings_without_a_counterpart_are_an_error(tmp_path, change, message):
     with pytest.raises(ConfigError) as error:
         imported(tmp_path, RGB, change)
     assert message in str(error.value)

@@ -31,7 +31,7 @@ def test_errors_follow_from_seed_and_example_alone_and_words_stay_words(attack, 
 
 
 @given(words=WORDS)
-def test_each_kind_keeps_what_it_says(words):
+def test_each_kind_keeps_its_documented_parts(words):
     for word, found in zip(words, of_all(words, "full-swap"), strict=True):
         assert Counter(word) == Counter(found)
     for word, found in zip(words, of_all(words, "inner-swap"), strict=True):
@@ -61,7 +61,7 @@ def test_the_share_of_words_is_the_severity():
         assert abs(sum(word != "abcdefgh" for word in found) / 4000 - severity) < 0.03
 
 
-def test_what_does_not_exist_is_named():
+def test_invalid_noise_is_refused_with_the_choices():
     with pytest.raises(InputError, match="choose one of: full-swap"):
         corrupt(["a"], "shouting", 0.5, seed=0, index=0)
     with pytest.raises(InputError, match="from 0 to 1"):

@@ -141,7 +141,7 @@ def test_the_poolings_of_the_original_are_distinguished_or_must_be_chosen(
         GLUE.import_huggingface(tmp_path / "original", re.search(r"--pooling (\w+)", advice)[1])
 
 
-def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says(tmp_path: Path) -> None:
+def test_a_folder_without_its_pooling_is_imported_as_the_message_advises(tmp_path: Path) -> None:
     model = as_original(tmp_path / "original", "mean")
     with pytest.raises(InputError, match="does not specify whether it pools by mean or max") as caught:
         api.open_model(tmp_path / "original")
@@ -238,7 +238,7 @@ def test_the_originals_pooling_by_attention_gives_its_logits(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("zero", ["black", "white"])
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_written_is_read_with_the_same_features(case: str, zero: str, tmp_path: Path) -> None:
+def test_written_classifiers_are_read_with_the_same_features(case: str, zero: str, tmp_path: Path) -> None:
     model, _ = published(case, tmp_path / "out", f"model.pixel_zero={zero}")
     run, state = GLUE.import_huggingface(tmp_path / "out")
     assert run.data.kind == {"examples": "classes", "words": "tags", "spans": "spans"}[CASES[case][0]]

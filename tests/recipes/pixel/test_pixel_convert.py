@@ -64,7 +64,7 @@ _NEW_NAMES = {
     "mlp.fc1": "intermediate.dense",
     "mlp.fc2": "output.dense",
 }
-"""Of modules in transformers 5 to those in files."""
+"""Map from names of modules in transformers 5 to those in files."""
 
 
 def name_in_files(name: str) -> str:
@@ -74,7 +74,7 @@ def name_in_files(name: str) -> str:
 
 
 def their_loss(theirs: nn.Module, pixels: np.ndarray, is_masked: np.ndarray, num_kept: int) -> Tensor:
-    """As in the original, for texts that fill their canvas."""
+    """Return the loss of the original, for texts that fill their canvas."""
     pictures_BCHW = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
     seen = theirs.vit(pictures_BCHW, noise=torch.from_numpy(is_masked.astype(np.float32)))
     assert seen.last_hidden_state.shape[1] == num_kept + 1

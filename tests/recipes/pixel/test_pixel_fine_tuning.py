@@ -199,7 +199,7 @@ def test_an_import_keeps_the_renderer_that_it_is_given(folder: Path, tmp_path: P
 
 
 def test_an_answer_of_a_run_is_explained(folder: Path) -> None:
-    """As the README says."""
+    """These are the commands of the README."""
     opened = api.open_model(folder / "run")
     renderer = api.open_renderer(opened.tokenizer, opened.config.data.max_seq_length)
     found = explain(opened.model.eval(), opened.model.encoder, renderer, "mwm lil")

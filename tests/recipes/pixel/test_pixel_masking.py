@@ -1,4 +1,4 @@
-"""Which patches are hidden: facts of the original, and one law for all settings."""
+"""Choice of the hidden patches: facts of the original, and one law for all settings."""
 
 import random
 import time
@@ -169,7 +169,7 @@ def test_parity_draws_follow_pythons_random_numbers(seed: int) -> None:
 
 
 def test_no_run_hides_a_whole_row() -> None:
-    """Of runs of 4 patches, none is taken in a row of 4, and one in a row of 5."""
+    """No run of 4 patches is taken in a row of 4, and one in a row of 5."""
     shares = (0.0, 0.0, 0.0, 1.0)
     for size, hidden in ((4, 0), (5, 4)):
         sizes = {"num_patches": size, "num_masking_patches": 4, "num_text_patches": size, "max_span_length": 4}

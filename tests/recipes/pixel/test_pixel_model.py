@@ -65,7 +65,7 @@ def test_neighbours_and_padding_change_nothing(model: PixelForPretraining, lengt
     torch.testing.assert_close(whole, alone)
 
 
-def test_what_is_hidden_is_not_seen(model: PixelForPretraining) -> None:
+def test_hidden_patches_are_not_seen(model: PixelForPretraining) -> None:
     pixels, num_text, is_masked = pictures(0, [16, 9])
     changed = pixels.reshape(2, 4, 16, 4).copy()
     changed.swapaxes(1, 2)[is_masked] = 7

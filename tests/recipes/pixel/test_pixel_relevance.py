@@ -1,4 +1,4 @@
-"""Which patch an answer rests on, where that is known."""
+"""Relevance of patches for an answer, where it is known."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ TOLD = 5
 
 
 def attended(num: int = 9) -> tuple[Tensor, RecordedAttention]:
-    """Of one layer of two heads that look everywhere, the outputs (T,): only token TOLD has a value."""
+    """Return the outputs (T,) of one layer of two heads that look everywhere: only token TOLD has a value."""
     torch.manual_seed(0)
     qkv_T3HK = torch.randn(num, 3, 2, 4)
     qkv_T3HK[:, 2] = 0

@@ -226,7 +226,7 @@ def test_published_rows_in_large_groups_are_written_in_smaller_ones_as_advised(f
     assert equal(before.build(records(before, [0, 9])), after.build(records(after, [0, 9])))
 
 
-def test_what_does_not_fit_is_refused_before_training(folders, corpus, cache):
+def test_data_that_do_not_fit_are_refused_before_a_training(folders, corpus, cache):
     path = str(folders["pictures"])
     with pytest.raises(ConfigError, match="rows of 40 patches"):
         bind(run_config(path, max_patches=30))

@@ -47,7 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["own", "published"])
 def reader(folder: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> PixelReader:
-    """Of a folder of ours, or of one as the published models have it, which is drawn as by the original's Pango."""
+    """Reader of one of our folders, or of a folder like those of the published models, which is drawn like by the
+    original's Pango."""
     if request.param == "own":
         return open_reader(tiny(), folder)
     try:
@@ -61,7 +62,7 @@ def reader(folder: Path, tmp_path_factory: pytest.TempPathFactory, request: pyte
 
 
 def patches_of(batch: dict[str, np.ndarray], row: int) -> np.ndarray:
-    """Of one example, without its class token, (U, P, P)."""
+    """Return the patches of one example, without its class token, (U, P, P)."""
     begin, end = batch["cu_seqlens"][row : row + 2]
     assert not batch["patches"][begin].any()
     assert batch["positions"][begin:end].tolist() == list(range(end - begin))

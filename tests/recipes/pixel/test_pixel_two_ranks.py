@@ -60,7 +60,7 @@ TAGS = (
 
 
 def write_sentences(path: Path, num: int, rng: np.random.Generator) -> Path:
-    """Of 1 to 5 words, so that ranks have labels in different numbers."""
+    """Write sentences of 1 to 5 words, so that ranks have different numbers of labels."""
     kinds = {"word": "NOUN", "tilt": "VERB", "a": "DET"}
     lines: list[str] = []
     for _ in range(num):
@@ -101,7 +101,7 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def losses(run: Path, name: str = "masked_patch_loss") -> list[float]:
-    """Of every step that was logged."""
+    """Return the losses of all logged steps."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())
     return [line[name] for line in lines]
 
@@ -120,7 +120,7 @@ def test_two_processes_have_the_losses_of_one(runs: Path, strategy: str) -> None
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_what_two_processes_began_one_ends(runs: Path, strategy: str, tmp_path: Path) -> None:
+def test_one_process_finishes_the_work_of_two(runs: Path, strategy: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs / strategy, run)
     shutil.rmtree(checkpoint(run, STEPS))

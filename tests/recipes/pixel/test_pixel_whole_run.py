@@ -17,7 +17,7 @@ from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.report.page import write_report
 from support.page_runner import run_here
 from support.remedies import followed
-from support.whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, weights
+from support.whole_runs import assert_exports_are_the_run, assert_resumes_exactly, weights
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -74,7 +74,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_a_run_resumed_in_the_middle_ends_with_the_same_weights(run: Path, tmp_path: Path) -> None:
-    assert_goes_on_exactly(run, tmp_path / "half")
+    assert_resumes_exactly(run, tmp_path / "half")
 
 
 @pytest.mark.parametrize("format", ["huggingface", "safetensors"])

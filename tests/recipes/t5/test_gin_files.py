@@ -133,7 +133,7 @@ def files(tmp_path):
     return folder
 
 
-def test_a_run_says_all_of_itself(files):
+def test_a_run_is_imported_with_all_its_settings(files):
     found = api.import_config(files / "mine.gin", None, ["MODEL_DIR=somewhere"], 2)
     config = found.config
     model = config.model
@@ -155,7 +155,7 @@ def test_a_run_says_all_of_itself(files):
     assert {"PjitPartitioner.num_partitions", "train.model_dir"} <= set(found.without_effect)
 
 
-def test_what_a_file_does_not_say_is_what_it_is_there(files):
+def test_settings_that_a_file_lacks_have_the_defaults_of_t5x(files):
     for name in ("models/base.gin", "runs/pretrain.gin"):
         text = (files / name).read_text()
         for line in ("  z_loss = %Z_LOSS", "  dropout_rate = %DROPOUT_RATE", "  logits_via_embedding = False"):
@@ -418,13 +418,13 @@ def test_lines_without_a_counterpart_are_named(files):
         (f"{MODEL}{RUN}", "is required: give it as"),
     ],
 )
-def test_files_that_cannot_be_read_say_why(text, told, files):
+def test_files_that_cannot_be_read_are_refused_with_a_reason(text, told, files):
     (files / "other.gin").write_text(text)
     with pytest.raises(ConfigError, match=re.escape(told)):
         api.import_config(files / "other.gin", None, [], 1)
 
 
-def test_a_required_value_is_given_as_the_message_says(files):
+def test_a_required_value_is_set_as_the_message_advises(files):
     (files / "mine.gin").write_text(MINE.replace("DROPOUT_RATE = 0.1", ""))
     with pytest.raises(ConfigError) as caught:
         api.import_config(files / "mine.gin", None, ["MODEL_DIR=x"], 1)

@@ -95,7 +95,7 @@ def test_tasks_of_rate_zero_are_members_that_are_never_drawn():
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_named_tasks_go_to_worker_processes_and_leave_their_vocabulary_open(task):
+def test_named_tasks_are_sent_to_worker_processes_and_leave_their_vocabulary_open(task):
     copy = pickle.loads(pickle.dumps(task))
     assert (copy.name, copy.splits) == (task.name, task.splits)
     assert all(isinstance(feature.vocabulary, RunVocabulary) for feature in task.features.values())

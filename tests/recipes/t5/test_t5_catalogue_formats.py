@@ -186,7 +186,7 @@ def test_multirc_has_an_example_per_answer_without_markup(shape):
     assert judge("Truer", example=made[0]) == {"value": -1}
 
 
-def test_record_has_an_example_per_right_answer_and_tells_all_of_them():
+def test_record_has_an_example_per_right_answer_and_lists_all_of_them():
     text = "Ann met Bob.\n@highlight\nBob left\n@highlight\nAnn stayed"
     nested = {
         "idx": 1,
@@ -244,7 +244,7 @@ def test_a_pronoun_beside_the_position_in_wsc_is_located():
         rows("super_glue_wsc_v102_simple_eval", {**row, "text": "Tom laughed and was glad."})
 
 
-def test_an_answer_that_is_no_run_of_words_is_left_out_of_spans():
+def test_an_answer_that_is_not_a_run_of_words_is_left_out_of_spans():
     row = {"id": "b", "context": "context without answers.", "question": "?", "answers": {"text": ["the answer"]}}
     assert texts("squad_v010_allanswers_span", row) == []
 

@@ -176,7 +176,7 @@ def test_a_tied_checkpoint_that_stores_its_head_is_read_as_tied(tmp_path):
 
 @pytest.mark.parametrize("head", ["T5ForSequenceClassification", "T5ForTokenClassification"])
 @pytest.mark.parametrize("recipe", ["t5", None])
-def test_a_classifier_of_transformers_is_named_with_what_to_give(transformers, tmp_path, head, recipe):
+def test_a_classifier_of_transformers_is_named_with_the_fix(transformers, tmp_path, head, recipe):
     """Its head reads the decoder, or each token; ours the mean over the encoder."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 32, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}

@@ -79,6 +79,6 @@ def test_rows_are_counted_as_they_are_laid_out(folders, kind):
     assert num_packed_rows(config, *source.examples(records(8))) == len(batch["decoder_target_tokens"])
 
 
-def test_what_does_not_fit_is_an_error_as_in_training(folders):
+def test_examples_that_do_not_fit_are_an_error_as_in_training(folders):
     with pytest.raises(ConfigError, match=r"data\.target_length=14"):
         pretrainkit.check_data(run_of(folders, data={"target_length": 13}))

@@ -102,7 +102,7 @@ def test_greedy_equals_transformers(transformers, tmp_path, family):
 
 
 def test_beams_equal_transformers_where_both_are_defined(transformers, tmp_path):
-    """Without a penalty for length, and while both look at all steps."""
+    """There is no penalty for length, and both look at all steps."""
     model = ends(random_model(model_config()), 3.0)
     write_huggingface(model.state_dict(), model.config, tmp_path / "hf")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
@@ -128,7 +128,7 @@ def test_beams_equal_transformers_where_both_are_defined(transformers, tmp_path)
 
 
 def test_wide_beams_find_the_best_sequence_of_all():
-    """Of all sequences of up to three tokens that end, by brute force."""
+    """Brute force compares all sequences of up to three tokens that end."""
     config = model_config(vocab_size=6)
     model = ends(random_model(config, seed=1), 2.0)
     encoder_ids = torch.tensor([[2, 3, 5]])
@@ -175,7 +175,7 @@ def test_samples_have_the_model_s_probabilities():
 
 
 @pytest.mark.parametrize("search", ["sample", "beam"])
-def test_prompts_are_kept_and_gone_on_from(search):
+def test_prompts_are_kept_and_continued(search):
     model, prompt = random_model(model_config()), torch.tensor([[5, 6, 7], [8, 0, 0], [9, 4, 0], [2, 2, 2]])
     if search == "sample":
         ids = sample(model, inputs(), max_length=LENGTH, prompt_BP=prompt).ids_BL

@@ -80,7 +80,7 @@ ENCODER = ("model.kind=encoder_only", "model.num_decoder_layers=null", "data.tar
 @pytest.mark.parametrize(
     ("stack", "denoising"), [(DECODER, "full_lm"), (DECODER, "prefix_lm"), (ENCODER, "mass_style")]
 )
-def test_a_model_of_one_stack_is_exported_as_the_message_says(
+def test_a_model_of_one_stack_is_exported_as_the_message_advises(
     tokens: Path, tmp_path: Path, stack: tuple[str, ...], denoising: str
 ) -> None:
     """transformers has no such T5."""
@@ -102,7 +102,7 @@ def test_an_export_of_a_mixture_of_denoisers_is_the_run(tokens: Path, tmp_path: 
 def test_a_run_on_tasks_of_bytes_is_exported_with_the_tokenizer_of_bytes(
     module: str, tmp_path: Path, transformers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That transformers reads garbage by none, or by another one, was silent."""
+    """A tokenizer that was missing or wrong made transformers read garbage, without a message."""
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     task = [f"data.modules={module}", "data.task=t5_source_copy", "evaluate.infer=null"]
     pretrainkit.train(pretrainkit.load_config("t5/byt5-small", [*SHAPE, *task]), tmp_path / "run")

@@ -62,14 +62,14 @@ def test_prefix_language_models_as_seqio_documents_them():
     }
 
 
-def test_language_models_say_all_of_a_text():
+def test_language_models_predict_all_of_a_text():
     found = language_model(TARGETS, 4)
     assert found["decoder_target_tokens"].tolist() == [[3, 9, 1, 0], [4, 1, 0, 0]]
     assert found["decoder_loss_weights"].sum() == 5
     assert not any(name.startswith("encoder") for name in found)
 
 
-def test_an_encoder_says_what_was_masked():
+def test_an_encoder_predicts_the_masked_tokens():
     found = encoder(ragged([[5, 90, 7], [90, 2]]), ragged([[5, 6, 7], [8, 2]]), 4, mask_id=90)
     assert found["encoder_loss_weights"].tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
     assert found["encoder_target_tokens"].tolist() == [[5, 6, 7, 0], [8, 2, 0, 0]]
@@ -98,7 +98,7 @@ def test_ids_0_survive_inside_and_are_refused_where_they_would_be_padding():
         encoder_decoder(inputs, targets, 6, 4)
 
 
-def test_what_does_not_fit_a_row_is_refused_with_its_size():
+def test_examples_that_do_not_fit_a_row_are_refused_with_their_size():
     with pytest.raises(DataError, match="the inputs of example 1 have 5 tokens, more than the 4 slots"):
         encoder_decoder(INPUTS, TARGETS, 4, 4)
     with pytest.raises(DataError, match="need 2 rows"):

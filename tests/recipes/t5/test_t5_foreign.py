@@ -110,7 +110,7 @@ def test_other_variables_and_other_architectures_are_refused(tmp_path):
         read_foreign(tmp_path / "b", "t5x")
 
 
-def test_what_is_missing_of_a_folder_is_named(tmp_path):
+def test_missing_files_of_a_folder_are_named(tmp_path):
     write_t5x(tmp_path / "a", their_arrays(model_config()))
     for file in (tmp_path / "a" / "target.decoder.logits_dense.kernel").iterdir():
         file.unlink()
@@ -121,7 +121,7 @@ def test_what_is_missing_of_a_folder_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_import_and_export_go_round(tmp_path, suffix):
+def test_import_and_export_restore_the_weights(tmp_path, suffix):
     config = model_config("1.0")
     arrays = their_arrays(config)
     write_t5x(tmp_path / "theirs", arrays)

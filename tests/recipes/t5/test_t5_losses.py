@@ -19,7 +19,7 @@ FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, use
 
 
 def reference(logits, targets, weights, smoothing, z_loss):
-    """As T5X writes it, with one-hot targets, in float64: sums of cross-entropy and z-loss."""
+    """Return the loss as T5X writes it, with one-hot targets, in float64: sums of cross-entropy and z-loss."""
     logits = logits.double()
     size = logits.shape[-1]
     other = smoothing / (size - 1)
@@ -161,7 +161,7 @@ def test_fact_12_terms_of_the_log_have_the_divisor_of_the_loss(normaliser):
 
 
 @pytest.mark.parametrize("normaliser", ["none", "real_target_tokens"])
-def test_training_tells_loss_and_accuracy_per_target_token_however_its_loss_is_divided(normaliser):
+def test_training_reports_loss_and_accuracy_per_target_token_for_any_divisor(normaliser):
     model, batch = random_model(model_config()), packed_batch()
     objective = T5Objective(run_config(model.config, normalize_by=normaliser))
     parts = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(2)]

@@ -70,7 +70,7 @@ def wide():
 
 
 def test_fact_10_initial_deviations(wide):
-    """Of 2.9, in order: embedding, query, key and value, out, up, down, logits; all layers of a kind together."""
+    """Section 2.9, in order: embedding, query, key and value, out, up, down, logits; all layers of a kind together."""
     attentions = [module for module in wide.modules() if isinstance(module, Attention)]
     feed_forwards = [module for module in wide.modules() if isinstance(module, FeedForward)]
 

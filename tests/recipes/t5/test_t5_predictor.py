@@ -180,7 +180,7 @@ def test_bfloat16_is_near_float32():
     assert len(rounded.predict(examples())) == len(examples())
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(InputError, match="encoder_only"):
         predictor("mlm", model=random_model(model_config("mlm")))
     with pytest.raises(InputError, match="3 answers were requested, but decoding greedily returns one"):

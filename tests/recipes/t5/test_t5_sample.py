@@ -1,4 +1,4 @@
-"""What the report shows of held-out examples."""
+"""Held-out examples in the report."""
 
 from types import SimpleNamespace
 

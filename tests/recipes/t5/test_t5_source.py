@@ -143,7 +143,7 @@ def test_two_examples_of_a_pair_share_a_row_without_seeing_each_other(folders):
         assert value == pytest.approx(one_each[name], rel=1e-4)
 
 
-def test_a_decoder_alone_reads_one_prefix_and_says_the_rest_of_its_row(folders):
+def test_a_decoder_alone_reads_one_prefix_and_predicts_the_rest_of_its_row(folders):
     layers = {"kind": "decoder_only", "num_encoder_layers": None, "num_decoder_layers": 1}
     data = {"input_length": 32, "target_length": 32, "denoising": {"name": "packed_prefix_lm"}}
     config = bind(run_of(folders, model=layers, data=data))

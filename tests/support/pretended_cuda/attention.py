@@ -29,7 +29,7 @@ def varlen_forward(
     *rest: object,
     dropout_rate: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `torch_attn::_varlen_attn`: output (T, H, K), log-sums (H, T), the state of the generator."""
+    """Replace `torch_attn::_varlen_attn`: output (T, H, K), log-sums (H, T), the state of the generator."""
     if q.dtype not in (torch.float16, torch.bfloat16):
         raise RuntimeError(f"flash attention takes half precision, not {q.dtype}")
     if starts.dtype != torch.int32:
@@ -62,7 +62,7 @@ def varlen_backward(
     *,
     dropout_rate: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    """As `torch_attn::_varlen_attn_backward`: gradients of queries, keys and values."""
+    """Replace `torch_attn::_varlen_attn_backward`: gradients of queries, keys and values."""
     if q.shape[-1] % 8:
         raise RuntimeError(f"head_size should be a multiple of 8, not {q.shape[-1]}")
     factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -83,7 +83,7 @@ def varlen_backward(
 
 
 def flash_forward(*given: Any, window_size_left: int, window_size_right: int, **rest: Any) -> tuple[Tensor, ...]:
-    """As `aten::_flash_attention_forward`: `varlen_forward` with dropout, and two tensors more."""
+    """Replace `aten::_flash_attention_forward`: `varlen_forward` with dropout, and two tensors more."""
     q, k, v, starts, key_starts, max_q, max_k, dropout_rate, is_causal, _ = given
     window = (window_size_left, window_size_right)
     found = varlen_forward(
@@ -93,7 +93,7 @@ def flash_forward(*given: Any, window_size_left: int, window_size_right: int, **
 
 
 def flash_backward(*given: Any, window_size_left: int, window_size_right: int, **rest: Any) -> tuple[Tensor, ...]:
-    """As `aten::_flash_attention_backward`."""
+    """Replace `aten::_flash_attention_backward`."""
     *tensors, max_q, max_k, dropout_rate, is_causal, state, _ = given
     window = (window_size_left, window_size_right)
     return varlen_backward(*tensors, max_q, max_k, is_causal, state, None, window, dropout_rate=dropout_rate)
@@ -156,7 +156,7 @@ def _shares(q: Tensor, k: Tensor, scale: float | None, window: Sequence[int] | N
 
 
 def _kept(share: Tensor, dropout_rate: float, seed: int) -> Tensor:
-    """What each share is multiplied with: 0 where it is dropped."""
+    """Return the factor of each share: 0 where it is dropped."""
     if not dropout_rate:
         return torch.ones(())
     draws = torch.rand(share.shape, generator=torch.Generator().manual_seed(seed))

@@ -57,7 +57,7 @@ _KERNELS = {
 
 
 class Record:
-    """What happened since `clear`."""
+    """Record of the events since `clear`."""
 
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
@@ -86,7 +86,7 @@ class Record:
 
 RECORD = Record()
 _pinned: dict[int, Tensor] = {}
-"""By storage; kept, so that no other tensor gets the same one."""
+"""Pinned tensors by storage; kept, so that no other tensor gets the same one."""
 
 
 def _place() -> str:
@@ -136,7 +136,7 @@ class OnCuda(Tensor):
 
 
 class _Known:
-    """What of an operator does not depend on its arguments."""
+    """Properties of an operator that do not depend on its arguments."""
 
     def __init__(self, operator: Any) -> None:
         self.name = str(operator)
@@ -145,7 +145,7 @@ class _Known:
         self.is_copy = operator is aten.copy_.default
         self.is_indexing = operator in _INDEXING
         self.has_aliases = any(one.alias_info is not None for one in operator._schema.arguments)
-        """Whether results may be views of arguments, or the arguments themselves."""
+        """True if results may be views of arguments, or the arguments themselves."""
 
 
 _known = cache(_Known)

@@ -1,7 +1,8 @@
-"""What of the existing suites is left out on pretended CUDA, and why. See plugin.py."""
+"""Tests of the existing suites that are left out on pretended CUDA, with reasons. See plugin.py."""
 
 DEFAULT_DEVICE = ("tests/nn/",)
-"""Where tensors for which a test names no device are made on it. Elsewhere tests hand over batches of the host."""
+"""Folders of tests in which tensors without a named device are created on it. Elsewhere tests hand over batches of the
+host."""
 
 EXCLUDED: dict[str, tuple[str, ...]] = {
     "several processes talk over gloo, and on CUDA over NCCL, which needs GPUs": (
@@ -31,7 +32,7 @@ EXCLUDED: dict[str, tuple[str, ...]] = {
     "it asks for a refusal of float16, which CUDA has": (
         "tests/end_to_end/test_wrong_input.py::test_settings_that_cannot_work_together"
         "[precision.compute=float16-precision.compute=auto]",
-        "tests/end_to_end/test_wrong_input.py::test_a_precision_that_the_device_has_not_leaves_no_folder",
+        "tests/end_to_end/test_wrong_input.py::test_an_unsupported_precision_leaves_no_folder",
     ),
     "heads of 4 numbers, of which FlexAttention makes no kernel": (
         "tests/nn/test_biased_attention.py::test_rows_and_flex_equal_the_formula",

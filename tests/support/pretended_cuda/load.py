@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("guard.cpp")
 
 
 def torch_folder() -> Path:
-    """Where torch is installed; it is not imported."""
+    """Return the folder where torch is installed; it is not imported."""
     origin = importlib.util.find_spec("torch").origin
     return Path(origin).parent
 

@@ -111,9 +111,9 @@ def worst_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> t
 
 
 def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, Any]:
-    """For each number format: `worst` relative difference of a gradient from the CPU's and its `name`; `not_finite` and
-    `missing` gradients; `waits` of the second update and where; the number of its `operators` that launch work, and
-    which of them are `attention`, forward. Or the `error`.
+    """Return for each number format: `worst` relative difference of a gradient from the CPU's and its `name`;
+    `not_finite` and `missing` gradients; `waits` of the second update and where; the number of its `operators` that
+    launch work, and which of them are `attention`, forward. Or the `error`.
 
     The CPU has its own layouts in float32, and those of a GPU in bfloat16, which rounds wherever a layout begins a new
     sum. Where both formats are seen, `rounding` is what bfloat16 changes in a gradient at worst: here, and on the CPU

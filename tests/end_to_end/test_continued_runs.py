@@ -21,7 +21,7 @@ def steps(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").glob("step-*"))
 
 
-def going_on(settings: list[str], finished: Path) -> list[str]:
+def continued_from(settings: list[str], finished: Path) -> list[str]:
     return [*settings, "ema_decay=0.9", f"init_from={finished}", "init.restore=all"]
 
 
@@ -30,7 +30,7 @@ def test_fact_40_extra_steps_continue_the_count_and_the_learning_rate(
 ) -> None:
     rate = ("schedule.name=factors", "schedule.factors=constant * rsqrt_decay", "schedule.num_warmup_steps=4")
     run = tmp_path / "run"
-    succeed("train", *going_on(settings, finished), *rate, "num_extra_steps=5", "--out", run)
+    succeed("train", *continued_from(settings, finished), *rate, "num_extra_steps=5", "--out", run)
     assert [line["step"] for line in lines(run)] == [13, 14, 15, 16, 17]
     base = pk.load_config((run / "config.yaml").read_text() and run / "config.yaml").optimizer.peak_lr
     for line in lines(run):
@@ -38,7 +38,9 @@ def test_fact_40_extra_steps_continue_the_count_and_the_learning_rate(
     assert steps(run)[-1] == "step-00000017"
     assert "17  complete: nothing is left to do" in pretrainkit("resume", run).err
     again = tmp_path / "again"
-    succeed("train", *going_on(settings, finished), *rate, "schedule.step_offset=12", "num_steps=14", "--out", again)
+    succeed(
+        "train", *continued_from(settings, finished), *rate, "schedule.step_offset=12", "num_steps=14", "--out", again
+    )
     assert [line["lr"] for line in lines(again)] == pytest.approx([base / 2, base / 2])
 
 
@@ -47,7 +49,7 @@ def test_with_the_same_data_it_is_the_run_that_never_ended(settings: list[str], 
     shutil.copytree(finished, longer)
     succeed("resume", longer, "num_steps=15")
     other = tmp_path / "other"
-    words = [word for word in going_on(settings, finished) if not word.startswith("num_steps")]
+    words = [word for word in continued_from(settings, finished) if not word.startswith("num_steps")]
     succeed("train", *words, "num_steps=15", "init.data=continue", "--out", other)
     expected, found = (pk.load_model(run).state_dict() for run in (longer, other))
     for name, value in expected.items():
@@ -58,7 +60,7 @@ def test_with_the_same_data_it_is_the_run_that_never_ended(settings: list[str], 
 def test_data_begins_at_its_start_and_a_stopped_run_resumes_exactly(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
-    words = [*going_on(settings, finished), "data.batch_size=4", "checkpoint.every_steps=2"]
+    words = [*continued_from(settings, finished), "data.batch_size=4", "checkpoint.every_steps=2"]
     whole = tmp_path / "whole"
     succeed("train", *words, "num_extra_steps=4", "checkpoint.keep_last=9", "--out", whole)
     config = pk.load_config(whole / "config.yaml")
@@ -76,13 +78,13 @@ def test_data_begins_at_its_start_and_a_stopped_run_resumes_exactly(
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def test_a_checkpoint_is_chosen_by_its_step_and_other_data_cannot_be_gone_on_with(
+def test_a_checkpoint_is_chosen_by_its_step_and_cannot_continue_on_other_data(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    succeed("train", *going_on(settings, finished), "init.step=8", "num_extra_steps=1", "--out", run)
+    succeed("train", *continued_from(settings, finished), "init.step=8", "num_extra_steps=1", "--out", run)
     assert steps(run)[-1] == "step-00000009"
-    words = [*going_on(settings, finished), "num_extra_steps=1", "--out", tmp_path / "none"]
+    words = [*continued_from(settings, finished), "num_extra_steps=1", "--out", tmp_path / "none"]
     assert "no valid checkpoint of step 7" in refused("train", *words, "init.step=7")
     assert "would not continue the same data" in refused("train", *words, "init.data=continue", "data.batch_size=4")
     assert "is reached before the run begins" in refused("train", *words[:-3], "--out", tmp_path / "none")
@@ -125,7 +127,7 @@ def test_a_deeper_model_with_a_larger_vocabulary_starts_from_a_part(
 def test_settings_that_nothing_would_read_are_refused(settings: list[str], finished: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
     assert "init.missing has an effect only together" in refused("train", *settings, "init.missing=random", *out)
-    words = [*going_on(settings, finished), "num_extra_steps=1", "init.unexpected=ignore"]
+    words = [*continued_from(settings, finished), "num_extra_steps=1", "init.unexpected=ignore"]
     assert "continues with a complete state" in refused("train", *words, *out)
     assert "is not a valid regular expression" in refused(
         "train", *settings, f"init_from={finished}", "init.grow=['(']", *out
