@@ -1,5 +1,5 @@
-"""Settings of all tests: time limits of hypothesis off (busy machines), no waiting for disks, sample data found, and no
-network."""
+"""Settings of all tests: time limits of hypothesis off (busy machines), no waiting for disks, the path of sample data,
+and no network."""
 
 import ctypes
 import gc
@@ -26,7 +26,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector goes through what tests leave, not through all that was loaded for them."""
+    """Freeze loaded modules, so that the garbage collector only visits objects of tests."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 20, 50)  # a thirtieth of the time goes into the usual 700 and 10

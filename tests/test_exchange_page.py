@@ -59,7 +59,7 @@ READ_AND_WRITTEN = {
         "written": "recipes/image_tokenizer/test_image_tokenizer_whole_run.py: test_a_published_file_is_the_run",
     },
 }
-"""Recipe and format to the tests of its cells that say yes."""
+"""Recipe and format to the tests of its cells with yes."""
 
 
 def cells_of_the_page() -> dict[tuple[str, str], tuple[bool, bool]]:

@@ -175,7 +175,7 @@ def test_what_stays_light(statement, heavy):
 
 
 def test_the_names_of_the_package_are_those_of_its_api():
-    """Lazily loaded, told to type checkers, and public in the API."""
+    """Lazily loaded, visible to type checkers, and public in the API."""
     import pretrainkit
     from pretrainkit import api
 
@@ -193,7 +193,7 @@ DEVICE_PLACES += r"|sweep/memory\.py"
 
 
 def test_devices_are_distinguished_in_few_places() -> None:
-    """Everything else asks these what it wants to know, so that a new kind of device is taught in one place."""
+    """All other code asks these files, so that a new kind of device is added in one place."""
     found = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
@@ -221,4 +221,4 @@ def test_tests_import_no_private_names() -> None:
 
 
 COMPILED = {"pretrainkit.corpus._words", "pretrainkit.corpus._words.WordTable"}
-"""Compiled helpers, whose names say that Python does the same."""
+"""Compiled helpers. Their names announce that Python has the same."""

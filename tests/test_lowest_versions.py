@@ -18,7 +18,7 @@ def test_every_dependency_and_extra_has_its_lowest_version() -> None:
 
 
 def test_packages_of_the_tests_are_among_the_tested_versions() -> None:
-    """constraints.txt pins whatever `make` installs; a package that it lacks comes in whichever version is newest."""
+    """constraints.txt pins all packages that `make` installs; a missing package is installed in its newest version."""
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

@@ -562,7 +562,7 @@ WALKS = [
 
 @contextlib.contextmanager
 def own_tasks() -> Iterator[None]:
-    """Tasks that a page defines are gone with it."""
+    """Tasks that a page defines are removed with it."""
     yield
     for name in REGISTRY.names():
         if name.startswith("my"):

@@ -1,9 +1,8 @@
 """Remedies that messages print are followed as printed, and work.
 
-A case is a command that must be refused, and a pattern of what is taken up of the printed advice. What is found is a
+A case is a command that must be refused, and a pattern of what is taken up of the printed advice. The match is a
 command to run instead, or a setting or an option for the same command, with the reader's own values for words such as
-FOLDER. A message whose remedy no case follows, nor another test by `remedies.followed`, fails the last test here.
-"""
+FOLDER. A message whose remedy no case follows, nor another test by `remedies.followed`, fails the last test here."""
 
 import io
 import logging
@@ -285,7 +284,7 @@ def warm_sweeps() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with what the commands of the cases read. The tasks that they define are gone with it."""
+    """A folder with the inputs of the cases' commands. The tasks that they define are removed with it."""
     import_module("pretrainkit.recipes.t5.catalogue")
     known = set(REGISTRY.names())
     folder = tmp_path_factory.mktemp("lab")
@@ -466,7 +465,7 @@ def test_a_tokenizer_that_a_run_lost_is_put_back_as_advised(lab: Path, tmp_path:
 def test_an_export_that_cannot_come_back_is_one_of_ours_as_advised(
     lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recipe of one's own may write files for transformers that it cannot read."""
+    """An own recipe may write files for transformers that it cannot read."""
 
     def cannot(*_: object) -> None:
         raise InputError("recipe 'bert' cannot read folders of transformers")

@@ -9,7 +9,7 @@ HISTORY = re.compile(
     r"(.*/)?(events\.jsonl|provenance\.json|logs/.*|launch(/.*)?|tensorboard(/.*)?|.*tfevents.*|.*\.log)|"
     r"(.*/)?checkpoints/step-\d+(/.*)?|(.*/)?(skipped|spike)-step-\d+\.json"
 )
-"""Files that tell what happened to a run, and checkpoints, which also depend on when it was stopped."""
+"""Files with the history of a run, and checkpoints, which also depend on when it was stopped."""
 CLOCK = re.compile(r".*(second|_wait|padding|mfu|memory|utilization|time|started|command|git|bytes_free|hours).*")
 """Names of values that a clock or the machine decides."""
 

@@ -39,7 +39,7 @@ class Damage(NamedTuple):
 
 
 def draw_disk(rng: random.Random, counts: Counter[str]) -> Plan:
-    """A fault of a disk or of the clock, at one of the operations that the undisturbed command made."""
+    """Draw a fault of a disk or of the clock, at one of the operations of the undisturbed command."""
     kind = rng.choice(sorted(kind for kind in ERRORS if kind == "any" or counts[kind]))
     fault = rng.choice(ERRORS[kind])
     number = rng.randint(1, max(1, counts[kind] if kind != "any" else sum(counts.values())))

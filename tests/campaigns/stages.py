@@ -55,7 +55,7 @@ class Stage(NamedTuple):
 
     words: tuple[str, ...]
     needs: tuple[str, ...]
-    """Inputs, see inputs.py. Each is made after those before it."""
+    """Inputs, see inputs.py. Each is created after those before it."""
     copies: tuple[str, ...] = ()
     """Inputs that the command changes; each trial has a copy of its own."""
     has_children: bool = False

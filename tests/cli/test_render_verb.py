@@ -1,4 +1,4 @@
-"""`pretrainkit render`: what it says, writes and returns."""
+"""Output, files and result of `pretrainkit render`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Options that are made of the fields of a settings class."""
+"""Options from the fields of a settings class."""
 
 import re
 from dataclasses import dataclass

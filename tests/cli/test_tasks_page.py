@@ -1,4 +1,4 @@
-"""The module that docs/tasks.md shows works as the page says."""
+"""The module in docs/tasks.md works as described there."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Paths of a config are made absolute where they are paths, at any depth, and nothing else changes."""
+"""Paths of a config become absolute, at any depth, and nothing else changes."""
 
 from typing import Annotated
 

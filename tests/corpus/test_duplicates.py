@@ -1,4 +1,4 @@
-"""Near duplicates are found, others are not; what is held out has no near duplicate among what is trained on."""
+"""Near duplicates are detected, others are not; held-out data has no near duplicate in the training data."""
 
 import json
 import random

@@ -91,7 +91,7 @@ def killed_before(patch, module, name, after, do):
 
 
 def counted(patch, module, name):
-    """The calls of a function, as they come."""
+    """Record the calls of a function in their order."""
     calls, original = [], getattr(module, name)
 
     def counting(*arguments, **options):

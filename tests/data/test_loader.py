@@ -21,7 +21,7 @@ MODES = ["shuffle", "lanes", "sequential"]
 
 
 class NamedSource(BatchSource):
-    """Examples that say who they are; their lengths vary from 1 to 9 tokens."""
+    """Examples that contain their own index; their lengths vary from 1 to 9 tokens."""
 
     def __init__(self, sizes=SIZES, fails_at: int | None = None) -> None:
         self._sizes, self._fails_at = tuple(sizes), fails_at

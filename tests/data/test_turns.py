@@ -65,7 +65,7 @@ def test_fact_10_components_are_drawn_one_by_one_from_one_stream(seed):
 
 @given(sizes=SIZES, kind=st.sampled_from(KINDS[:5]))
 def test_nothing_is_lost(sizes, kind):
-    """A component's batches, in order, go through it pass by pass, each pass complete before the next."""
+    """Batches of a component, in order, contain it pass by pass, each pass complete before the next."""
     order = make(sizes, kind)
     records = order.records(np.arange(600 * 6))
     for c, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""The CLIP demo tells the truth: its captions are whole, and transformers finds what we find."""
+"""The CLIP demo reports true results: its captions are whole, and transformers retrieves the same images."""
 
 import subprocess
 import sys

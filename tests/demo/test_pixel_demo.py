@@ -1,4 +1,4 @@
-"""The PIXEL demo: sentences follow from their grammar, the task tells what guessing scores, a font is asked for."""
+"""The PIXEL demo: sentences follow from their grammar, the score of guessing is reported, a font is required."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""The T5 demo tells the truth about its rows and its baseline, and transformers answers as we do."""
+"""The T5 demo reports its true rows and baseline, and transformers has equal answers."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""One small corpus with tokenizer and token shards, and one finished run on it, made by the commands of README.md."""
+"""One small corpus with tokenizer and token shards, and one finished run on it, from the commands of README.md."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run that is killed after its last checkpoint is completed on resuming; one that is complete is left as it is."""
+"""A run that is killed after its last checkpoint is completed on resuming; a complete run is unchanged."""
 
 import json
 import re

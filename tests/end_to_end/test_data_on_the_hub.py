@@ -114,7 +114,7 @@ def test_without_network_the_hub_is_one_message(made, tmp_path):
 
 
 def test_a_data_set_of_the_hub_is_encoded_and_rendered_as_its_files_are(made, tmp_path, latin_font):
-    """The library itself asks the server for the splits, and reads files over HTTP."""
+    """The library requests the splits from the server, and reads files over HTTP."""
     published = {path.relative_to(made / "published"): path for path in (made / "published").rglob("*.parquet")}
     with served_hub(tmp_path) as hub:
         hub.stored.update({str(name): path.read_bytes() for name, path in published.items()})

@@ -1,4 +1,4 @@
-"""Microbatches that fit: found before the first step, or named after a step that needed more memory than there is."""
+"""Microbatches that fit: computed before the first step, or named after a step that ran out of memory."""
 
 import shlex
 from pathlib import Path

@@ -88,7 +88,7 @@ def lose(machine: subprocess.Popen[bytes]) -> None:
 def test_1_2_1_4_2_ranks_have_the_losses_of_one(
     settings: list[str], finished_without_dropout: Path, tmp_path: Path
 ) -> None:
-    """Ranks that are asked to stop, because a machine comes or leaves, make one more update than `go` lets them."""
+    """Ranks that are stopped, because a machine comes or leaves, make one more update than `go` allows."""
     run = tmp_path / "run"
     words = ["train", *settings, *NO_DROPOUT, "checkpoint.keep_last=9", "--out", str(run), "--resume"]
     cluster = Cluster(run, tmp_path / "pace", words)

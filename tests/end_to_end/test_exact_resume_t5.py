@@ -71,7 +71,7 @@ SETTINGS = (
 )
 """A step of a few milliseconds."""
 MEASURED = ("second", "wait", "mfu", "memory", "cpu", "utilization")
-"""Parts of the names of what a clock or the machine says."""
+"""Parts of the names of measurements of a clock or the machine."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Files and folders that commands write are as private as the umask says, and no more."""
+"""Files and folders of commands follow the umask, and are not more private."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""From text to an evaluated, exported model, the way README.md says."""
+"""From text to an evaluated, exported model, with the commands of README.md."""
 
 import json
 import shutil
@@ -154,7 +154,7 @@ def test_an_export_with_another_vocabulary_is_the_run(
 def test_an_export_reports_which_positions_were_trained(
     settings: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The table has more rows than the run had tokens; an import of another's model says nothing of the kind."""
+    """The table has more rows than the run had tokens; an import of a foreign model has no such message."""
     pk.train(pk.load_config(settings[0], [*settings[1:], "num_steps=2"]), tmp_path / "run")
     exported = pk.export(tmp_path / "run", "huggingface", tmp_path / "export")
     message = "positions from 32 to 511 were not trained by this run: give the model at most 32 tokens"

@@ -1,7 +1,6 @@
 """A timm image encoder and a transformers text encoder from folders: trained, stopped, resumed, evaluated, exported.
 
-Both folders are made here, with weights, and are gone once the run has started.
-"""
+Both folders are written here, with weights, and deleted once the run has started."""
 
 import json
 import os

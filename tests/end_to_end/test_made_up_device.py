@@ -1,4 +1,4 @@
-"""A back end out of torch's tree, which registers itself when it is installed: found, described, trained on."""
+"""A back end outside of torch, which registers itself when it is installed: it is detected, described and used."""
 
 import json
 import os

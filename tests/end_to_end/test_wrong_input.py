@@ -1,4 +1,4 @@
-"""Every way to go wrong that the project promises to catch: one message, the right exit code, nothing half-written."""
+"""Mistakes that the project promises to catch: one message, the right exit code, nothing half-written."""
 
 import contextlib
 import json

@@ -175,7 +175,7 @@ def test_chunks_that_a_cut_left_beside_complete_answers_are_removed(tmp_path, mo
 
 
 def test_chunks_of_unknown_origin_are_not_answers(tmp_path):
-    """Their removal began with the file that says what they are of."""
+    """Their removal began with the file that describes them."""
     chunks = tmp_path / "a.jsonl.chunks"
     chunks.mkdir()
     (chunks / "chunk-00001-of-00002.jsonl").write_text('{"inputs": {"x": 0}, "prediction": "of another model"}\n')

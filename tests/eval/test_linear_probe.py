@@ -1,4 +1,4 @@
-"""Linear probes: LARS by hand, layers that do not influence one another, and exact scores."""
+"""Linear probes: LARS computed by hand, layers that do not influence one another, and exact scores."""
 
 import math
 
@@ -33,7 +33,8 @@ def train(rates, num_steps=12, **settings):
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_updates_are_those_of_the_original(weight_decay):
-    """The update of section 13 in plain float64 NumPy, with the gradient of the cross-entropy worked out by hand."""
+    """The update of section 13 in plain float64 NumPy, with a gradient of the cross-entropy that was derived by
+    hand."""
     num_steps, lr, momentum = 12, 20.0, 0.9
     features, labels = toy()
     start = Heads(7, 4, 1, seed=0)

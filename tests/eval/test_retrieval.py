@@ -68,7 +68,7 @@ def test_fact_40_the_six_percentages_equal_those_of_a_slow_count(seed, num_image
 
 
 def real_valued(num_images=60, width=24, seed=0):
-    """Unit vectors with repeated captions and images: equal scores that float32 products would tell apart."""
+    """Unit vectors with repeated captions and images: equal scores that float32 products would separate."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.nn.functional.normalize(torch.randn(num_images, width, generator=generator), dim=1)
     images[num_images // 2 :] = images[: num_images // 2]

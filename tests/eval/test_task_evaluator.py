@@ -49,7 +49,7 @@ def task(name="parity", number=7, **changes):
 
 
 class Knower:
-    """Answers rightly but to inputs that end in two exclamation marks; remembers how often it was asked what."""
+    """Answers correctly except for inputs that end in two exclamation marks; counts its requests."""
 
     def __init__(self):
         self.asked = []

@@ -114,7 +114,7 @@ def test_a_remote_corpus_with_held_out_data_is_not_read_as_one():
 
 
 class _OddSystem(fsspec.AbstractFileSystem):
-    """A driver with an error type of its own that fails when asked for a file, or while it is read."""
+    """A driver with its own type of error, which fails when a file is requested or read."""
 
     protocol = "corpusodd"
 

@@ -1,4 +1,4 @@
-"""Run damaged and made-up input through everything that reads files, as the commands call it.
+"""Pass damaged and generated input to all code that reads files, as the commands call it.
 
     python tests/fuzz/fuzz.py jsonl --seconds 60 --seed 1
     python tests/fuzz/fuzz.py all --executions 100000 --results build/fuzz/results.json
@@ -123,7 +123,7 @@ class Coverage:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return what tells one defect from another: the error's type, where it was raised, and our innermost line."""
+    """Return a key of the defect: the error's type, the line that raised it, and our innermost line."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename.startswith(SOURCE)]
     last, own = frames[-1] if frames else None, ours[-1] if ours else None
@@ -199,7 +199,7 @@ def read(folder: Path) -> Files:
 
 
 class Campaign:
-    """Several targets, one after another, and what was found."""
+    """Several targets, one after another, and their results."""
 
     def __init__(self, names: Sequence[str], args: argparse.Namespace, root: Path) -> None:
         self.names, self.args, self.root = names, args, root

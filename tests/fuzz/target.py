@@ -19,7 +19,7 @@ class Target:
     tokens: tuple[str, ...] = ()
     """Words of the format."""
     repair: Callable[[Files], Files] | None = None
-    """Makes checksums right again, for most inputs: the reader would not come further otherwise."""
+    """Restores checksums of most inputs, because the reader would stop there otherwise."""
     fixed: tuple[str, ...] = ()
     """Names of files that are not changed."""
 

@@ -1,4 +1,4 @@
-"""Inputs that the fuzzer found, and what a reader says to each: one message that names the file."""
+"""Inputs from the fuzzer, and the message of the reader for each: one that names the file."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The first batches of BERT and the losses of its first ten steps, from token shards made here.
+"""The first batches of BERT and the losses of its first ten steps, from token shards that are written here.
 
 Both are checked in, so that a change of the order, the chunks, the masks, the initial weights, the model, the loss or
 the optimizer shows, whatever the change was meant to do. Nothing here draws from a generator that another version of

@@ -1,4 +1,5 @@
-"""Makes the golden files what the code does now: `python tests/golden/refresh.py [NAME...]`, with names of `WRITERS`.
+"""Update the golden files to the results of the code: `python tests/golden/refresh.py [NAME...]`, with names of
+`WRITERS`.
 
 Do it only where the change is meant, read the difference before you commit it, and say in the commit why it is right.
 Without names, all files are written.

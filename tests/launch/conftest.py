@@ -1,4 +1,4 @@
-"""Ranks that only say where they are."""
+"""Ranks that only report that they run."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def rank_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Writes a module by name and text; ranks that are started find it in the folder that comes back."""
+    """Write a module by name and text, and return its folder, in which started ranks import it."""
 
     def write(name: str, text: str) -> Path:
         (tmp_path / f"{name}.py").write_text(text)

@@ -1,4 +1,4 @@
-"""`pretrainkit launch status|logs|cancel|resume` of ranks on this machine, which only say where they are."""
+"""`pretrainkit launch status|logs|cancel|resume` of ranks on this machine, which only report that they run."""
 
 import json
 import subprocess

@@ -21,7 +21,7 @@ def make_bias(*, is_bidirectional):
 
 
 def softmax_rows(q_THK, k_SHK, v_SHK, bias_HTS, is_visible_TS):
-    """Written out in one go; queries that see nothing give 0."""
+    """Plain formula; queries that see nothing give 0."""
     scores = torch.einsum("qhk,phk->hqp", q_THK, k_SHK) + bias_HTS
     share = torch.softmax(scores.masked_fill(~is_visible_TS, -1e30), -1) * is_visible_TS
     return torch.einsum("hqp,phk->qhk", share, v_SHK)

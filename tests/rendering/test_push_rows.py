@@ -1,4 +1,4 @@
-"""Rows that go to the hub while they are rendered: as those on a disk, whole after a break, none of them twice."""
+"""Rows that are uploaded while they are rendered: equal to those on a disk, complete after a break, none twice."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ SETTINGS = RenderSettings(shard_characters=600, extras=("text",), held_out=0.3)
 
 
 class CountingHub(Hub):
-    """Keeps what it is given, says how often, and breaks."""
+    """Keeps what it is given, counts its calls, and breaks."""
 
     def __init__(self):
         self.name = "someone/set"

@@ -1,4 +1,4 @@
-"""A plan needs no data, and says what a real step of the same model holds, whatever the recipe."""
+"""A plan needs no data, and agrees with a real step of the same model, for any recipe."""
 
 import re
 import subprocess

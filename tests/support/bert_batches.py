@@ -1,4 +1,4 @@
-"""Random batches of the recipe in both layouts, made without its data side. Dimensions as in `inputs.py`."""
+"""Random batches of the recipe in both layouts, without its data side. Dimensions as in `inputs.py`."""
 
 import numpy as np
 import torch

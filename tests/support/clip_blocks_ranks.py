@@ -1,4 +1,4 @@
-"""The sigmoid loss with blocks that go from rank to rank, beside the one that gathers, in one of several ranks.
+"""The sigmoid loss with blocks that are sent from rank to rank, beside the one that gathers, in one of several ranks.
 
 Argument: the folder for the results. Its place comes from the environment, as from torchrun.
 """

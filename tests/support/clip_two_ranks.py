@@ -1,4 +1,4 @@
-"""Training the toy model, and what `test_clip_two_ranks.py` runs in two processes.
+"""Training of the toy model, and the script of the two processes in `test_clip_two_ranks.py`.
 
 Arguments: the folder for the results. Its place comes from the environment, as from torchrun.
 """

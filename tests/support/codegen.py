@@ -150,7 +150,7 @@ def _attention(
     scale: float | None = None,
     **_: object,
 ) -> Tensor:
-    """The kernel that torch would choose on the card; here it sees none."""
+    """The kernel that torch would choose on the card, which it does not detect here."""
     if attn_mask is None:
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale

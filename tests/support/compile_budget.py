@@ -1,6 +1,6 @@
 """`python -m support.compile_budget [CASE...]`: training and evaluation of small models of every recipe, compiled as on
-a GPU, by a compiler that only counts: it runs what torch.compile traces as it is. Prints a JSON object: case to what
-was found (see `measure`).
+a GPU, by a compiler that only counts: it runs what torch.compile traces as it is. Prints a JSON object: case to results
+(see `measure`).
 
 Tensors are the CPU's. Layouts are those of a GPU, with the kernels of `pretended_cuda.attention`: tensors of pretended
 CUDA itself cannot be traced.

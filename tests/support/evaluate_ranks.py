@@ -1,4 +1,4 @@
-"""Run by test_evaluate.py as one of several processes: evaluates and saves the metrics and what was counted.
+"""Run by test_evaluate.py as one of several processes: evaluates and saves the metrics and counts.
 
 Arguments: the folder for the results, and the strategy. Its place comes from the environment, as from torchrun.
 """

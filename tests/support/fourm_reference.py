@@ -74,7 +74,7 @@ class Reference:
     def decode(
         self, mods: dict[str, dict[str, Tensor]], num: int, context: Tensor, context_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Output, targets, numbers of modalities (-1 where there is none)."""
+        """Output, targets, numbers of modalities (-1 for none)."""
         parts: list[list[Tensor]] = [[], [], [], [], [], []]
         for number, name in enumerate(self.kinds):
             prefix = f"decoder_embeddings.{name}"

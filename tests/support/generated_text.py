@@ -1,4 +1,4 @@
-"""Text of made-up words: each document is about a few of them, so that there is something to learn."""
+"""Text of invented words: each document is about a few of them, so that there is something to learn."""
 
 import random
 

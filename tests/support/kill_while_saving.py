@@ -25,7 +25,7 @@ NUM_LIVES = 20
 
 
 def model_of(step: int) -> nn.Module:
-    """Every weight says which step it is of."""
+    """Return a model whose weights all encode the step."""
     model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
     for parameter in model.parameters():
         nn.init.constant_(parameter, step)

@@ -1,7 +1,6 @@
 """Small data of every kind that pages of documentation take for granted, and small models of it.
 
-What several pages need is made once for all of them and copied.
-"""
+Data for several pages is created once for all of them and copied."""
 
 import functools
 import gzip
@@ -69,7 +68,7 @@ def put_documents(path: Path, num: int = 60, seed: int = 0) -> None:
 
 @functools.cache
 def stock() -> Path:
-    """A folder with what many pages begin with; each part is made by `_make_NAME` when it is first asked for."""
+    """A folder with common data of many pages; each part is created by `_make_NAME` when it is first needed."""
     folder = Path(tempfile.mkdtemp(prefix="pages-"))
     import atexit
 

@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str | None:
-        """The file it shows, as its first line says: `# mine.yaml`."""
+        """The file that it shows, according to its first line: `# mine.yaml`."""
         match = re.match(r"# ?(\S+\.\w+)\n", self.text)
         return match[1] if match else None
 
@@ -61,7 +61,7 @@ def make_pages() -> types.ModuleType:
 
 
 def cells_of(page: Path) -> list[Block]:
-    """Return the code of the notebook that a tutorial becomes, as the blocks that its cells say."""
+    """Return the code cells of a tutorial's notebook, as blocks."""
     blocks = []
     for number, cell in enumerate(make_pages().notebook(page)["cells"]):
         first, _, rest = cell["source"].partition("\n")
@@ -94,7 +94,7 @@ class Walk(NamedTuple):
     smaller: Mapping[str, str] = {}
     """Pattern to replacement, on the text of commands and snippets."""
     behind: Mapping[str, str] = {}
-    """Pattern to words that are put behind the commands in which it is found."""
+    """Pattern to arguments that are appended to the commands that match it."""
     not_here: Mapping[str, str] = {}
     """Pattern of commands and snippets that cannot run here to the reason."""
     failing: Mapping[str, str] = {}
@@ -110,7 +110,7 @@ class Ended(NamedTuple):
 
 
 def walk(this: Walk, folder: Path) -> list[str]:
-    """Runs the page in `folder`; what went otherwise than the page says. Empty: all of it works."""
+    """Run the page in `folder`. Return its differences from the page; empty: all of it works."""
     page, wrong, used = ROOT / this.page, [], set()
     names: dict[str, Any] = {"__name__": "page", "__file__": str(folder / "page.py")}
     for block in cells_of(page) if page.parent.name == "tutorials" else blocks_of(page):

@@ -1,8 +1,7 @@
 """Run by test_pixel_two_ranks.py on two processes: trains, continues, and fine-tunes.
 
-Arguments: FOLDER SETTINGS... For each strategy `FOLDER/STRATEGY` is made, `FOLDER/half-STRATEGY` is resumed, and
-`FOLDER/tags-STRATEGY` is fine-tuned with the settings of `FOLDER/tags.json`.
-"""
+Arguments: FOLDER SETTINGS... For each strategy `FOLDER/STRATEGY` is trained, `FOLDER/half-STRATEGY` is resumed, and
+`FOLDER/tags-STRATEGY` is fine-tuned with the settings of `FOLDER/tags.json`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A web server of this process that serves a folder, and parts of its files where it is asked for these."""
+"""A web server of this process that serves a folder, and requested parts of its files."""
 
 import re
 import threading

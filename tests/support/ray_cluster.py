@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine alone, started and ended by hand."""
+"""A Ray cluster of this machine alone, which the tests start and end."""
 
 import os
 import shutil

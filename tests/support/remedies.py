@@ -1,8 +1,7 @@
 """Advice in messages of the package: the places of such messages in the source, and the advice of a printed one.
 
-A message is a string of several lines; the first says what is wrong, those below what to do about it. It has a remedy
-where those name a command, an option, a setting or a package.
-"""
+A message is a string of several lines; the first states the problem, those below the advice. It has a remedy if the
+advice names a command, an option, a setting or a package."""
 
 import ast
 import re

@@ -49,7 +49,7 @@ class ToyObjectiveConfig(Config):
 
 
 class Numbers(BatchSource):
-    """Examples made of their index alone, and noise made of their key; the path of the data is only a name."""
+    """Examples computed from their index alone, and noise from their key; the path of the data is only a name."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

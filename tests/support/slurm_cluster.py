@@ -1,4 +1,4 @@
-"""A SLURM cluster of two nodes on loopback, in a folder: munge, slurmctld and two slurmd, started by hand as root.
+"""A SLURM cluster of two nodes on loopback, in a folder: munge, slurmctld and two slurmd, started as root.
 
 Debian's slurmd serves several nodes of one machine. Their names are those that the machine has for itself, so that
 ranks find each other.

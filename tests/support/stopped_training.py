@@ -36,7 +36,7 @@ class Stopping(progress.LineWatcher):
 
 
 def strike() -> None:
-    """Do to this process what the arguments ask for."""
+    """Do to this process what the arguments request."""
     while os.environ["STOP_WITH"] == "HANG":
         time.sleep(1)
     os.kill(os.getpid(), signal.Signals[os.environ["STOP_WITH"]])

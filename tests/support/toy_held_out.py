@@ -1,4 +1,4 @@
-"""A tiny dual encoder and held-out sets made of numbers, for tests of evaluation."""
+"""A tiny dual encoder and held-out sets of numbers, for tests of evaluation."""
 
 import numpy as np
 import torch

@@ -61,7 +61,7 @@ def mixed(x_BF: Tensor, share: Tensor | None) -> Tensor:
 
 
 class ToyPairs(BatchSource):
-    """Pairs made of their set and index alone, with noise from their key; captions longer in the second set."""
+    """Pairs computed from their set and index alone, with noise from their key; captions longer in the second set."""
 
     def __init__(self, config: ClipRun, sizes: tuple[int, ...] = (37, 21)) -> None:
         self._config, self._sizes = config, sizes
@@ -98,7 +98,7 @@ class ToyPairs(BatchSource):
 
 
 def toy_config(objective: dict | None = None, data: dict | None = None, **run) -> ClipRun:
-    """A config of the recipe; the model is the toy's, whatever it says of towers."""
+    """A config of the recipe; the model is the toy's, for any settings of towers."""
     config = PRESETS["tiny"]()
     sets = (ClipSourceConfig(path="sets/first"), ClipSourceConfig(path="sets/second"))
     changed = {
@@ -125,7 +125,7 @@ def to_tensors(batch: dict[str, np.ndarray]) -> dict[str, Tensor]:
 
 
 def cut(batch: dict[str, Tensor], sizes: list[int]) -> list[dict[str, Tensor]]:
-    """Consecutive slices of these sizes; what belongs to the step goes to each."""
+    """Consecutive slices of these sizes; values of the step are in each."""
     ends = np.cumsum(sizes)
     assert ends[-1] == len(batch["image"])
     return [

@@ -1,4 +1,4 @@
-"""Run by test_two_ranks.py as one of two processes, or four: does every check of theirs and saves what it found.
+"""Run by test_two_ranks.py as one of two processes, or four: does each of their checks and saves the results.
 
 Arguments: the folder for the results. Its place comes from the environment, as from torchrun.
 """

@@ -106,7 +106,7 @@ def _trained_on(origin: Path, out: Path, *data: str) -> dict[str, torch.Tensor]:
 
 
 def _lost(run: Path, imported: Path) -> list[str]:
-    """Settings that an import lacks, all of which say where data or a tokenizer are on this machine."""
+    """Settings that an import lacks, all of which locate data or a tokenizer on this machine."""
     trees = [flatten(pretrainkit.load_config(path / "config.yaml").model_dump(mode="json")) for path in (run, imported)]
     # A mapping of paths that became empty is a leaf of its own in the second.
     names = [name for name in trees[0] if trees[0][name] != trees[1].get(name)]

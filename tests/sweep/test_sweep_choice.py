@@ -1,4 +1,4 @@
-"""Plans, and which learning rate and run stand for a task."""
+"""Plans, and the chosen learning rate and run of a task."""
 
 import statistics
 from pathlib import Path

@@ -34,7 +34,7 @@ class Small(Machine):
 
 
 class StandIn(Worker):
-    """Runs that end when as many run as are expected, or none is to come; the first when it was looked at."""
+    """Runs that end when the expected number runs, or none will follow; the first one once it was measured."""
 
     def __init__(self, machine, num_expected, num_runs):
         super().__init__()

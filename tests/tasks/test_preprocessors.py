@@ -1,4 +1,4 @@
-"""Steps of tasks: where EOS goes, what is trimmed, what texts become."""
+"""Steps of tasks: positions of EOS, trimming, and results for texts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tasks, mixtures and their registry: what is refused, what is found, and that examples are a pure function."""
+"""Tasks, mixtures and their registry: refusals, look-ups, and examples as a pure function."""
 
 import pickle
 from functools import partial

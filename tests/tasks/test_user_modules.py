@@ -1,4 +1,4 @@
-"""Modules of users are found by name and by path, once, and find the files beside them."""
+"""Modules of users are imported by name and by path, once, and import the files beside them."""
 
 import sys
 

@@ -40,7 +40,7 @@ def test_sentencepiece_sentinels_count_down_from_the_last_id(model):
 
 
 def test_sentinels_that_a_model_has_as_its_own_symbols_are_used_wherever_they_are(model, tmp_path):
-    """Symbols defined in training stand before all other pieces."""
+    """Symbols defined in training precede all other pieces."""
     import sentencepiece
 
     sentencepiece.SentencePieceTrainer.train(

@@ -1,4 +1,4 @@
-"""A small English text and tokenizers trained from it, made once."""
+"""A small English text and tokenizers trained from it, once."""
 
 import json
 import pydoc_data.topics

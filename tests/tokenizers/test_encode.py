@@ -294,7 +294,7 @@ def test_a_corpus_without_text_is_refused_and_leaves_nothing(content, unigram, t
 def test_a_disk_that_is_full_at_the_end_keeps_the_shards_for_the_next_attempt(
     prose, wordpiece, tmp_path, monkeypatch, name
 ):
-    """Shards fit, what comes behind them does not: the copy of the tokenizer, or the manifest of 300 shards."""
+    """There is space for shards, but not for later files: the copy of the tokenizer, or the manifest of 300 shards."""
     monkeypatch.chdir(tmp_path)
     texts, out, whole = Path("texts"), Path("out"), Path("whole")
     texts.mkdir()

@@ -343,7 +343,7 @@ def test_the_sample_is_bounded_and_shared():
 
 
 def test_parameters_are_learned_from_all_files_alike(tmp_path):
-    """Each gives its share; every n-th of many comes first; one of few gives more."""
+    """Each gives its share; every n-th of many is first; each of a few gives more."""
     for index in range(64):
         rows = [json.dumps({"text": f"the {chr(97 + index // 8) * 3}{chr(97 + index % 8)}. " * 200})] * 3
         (tmp_path / f"{index:02}.jsonl").write_text("\n".join(rows), encoding="utf-8")

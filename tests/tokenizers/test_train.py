@@ -1,4 +1,4 @@
-"""Training: the fixed ids, one answer for one input, and refusals that say which number works."""
+"""Training: the fixed ids, one result for one input, and refusals with a number that works."""
 
 import json
 import random

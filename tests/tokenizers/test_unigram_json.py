@@ -76,7 +76,8 @@ NEWER = (
 )
 """Characters that the library's Unicode tables do not know."""
 MAY_DIFFER = re.compile(f"^[\ufdd0\ufdd1{NEWER}{VANISHING}]{{2,}}|[\ufdd0\ufdd1{NEWER}]")
-"""See the docstring of unigram_json.py. Several vanishing characters at the start go together with what goes anyway."""
+"""See the docstring of unigram_json.py. Several vanishing characters at the start vanish with those that do so
+anyway."""
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ ADAMW = OptimizerConfig(peak_lr=1e-3)
 
 
 class Mlp(nn.Module):
-    """Blocks of two products, and as many examples as the batch's lengths say: a shape that only real numbers give."""
+    """Blocks of two products, and as many examples as the batch's lengths define: a shape that only real numbers
+    give."""
 
     def __init__(self, width: int = 64, num_blocks: int = 3) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process while it trains, and goes back afterwards."""
+"""Freed memory stays with the process while it trains, and is returned afterwards."""
 
 import os
 import resource

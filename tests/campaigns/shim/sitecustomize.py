@@ -129,7 +129,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def install():
-    """Start counting, if the environment asks for it."""
+    """Start counting, if the environment requests it."""
     root = os.environ.get("CAMPAIGN_ROOT")
     kill, nan = (json.loads(os.environ.get(f"CAMPAIGN_{name}", "null")) for name in ("KILL", "NAN"))
     trace = os.environ.get("CAMPAIGN_TRACE")

@@ -1,4 +1,4 @@
-"""Wikitext to text: what a reader sees stays, markup goes, and no markup is slow."""
+"""Wikitext to text: visible text stays, markup is removed, and no markup is slow."""
 
 import re
 import time

@@ -1,7 +1,6 @@
-"""Measures as the English Wikipedia shows them. What is expected was worked out by hand from its rules of rounding: as
-many digits as the input has, one more or less where the number gets ten times smaller or larger, and at least two; or
-is in the template's own documentation, such as 7.1 miles (11.4 km).
-"""
+"""Measures as the English Wikipedia shows them. The expected values were computed by hand from its rules of rounding:
+as many digits as the input has, one more or less where the number gets ten times smaller or larger, and at least two;
+or is in the template's own documentation, such as 7.1 miles (11.4 km)."""
 
 import math
 

@@ -117,7 +117,7 @@ def test_without_sentence_order_there_is_one_term_and_no_pooler():
 
 
 def test_cost_counts_real_tokens_and_predictions_only():
-    """The formula of performance.md against a count by hand for each example."""
+    """The formula of performance.md agrees with a separate count for each example."""
     config = run_config()
     rows = row_batch([5, WIDTH, 9])
     width, inner, layers, vocab = 32, 48, 2, 300

@@ -281,7 +281,7 @@ def test_the_fingerprint_follows_the_examples(folders):
 
 
 def test_the_fingerprint_follows_the_ids_of_random_replacements(folders):
-    """They change when the shards lose their copy of the tokenizer: then single bytes cannot be told from the rest."""
+    """They change when the shards lose their copy of the tokenizer: then single bytes are not recognized."""
     source = open_bound(run_of(folders["a"]))
     fewer = dataclasses.replace(source.masking, replacement_ids=source.masking.replacement_ids[1:])
     other = BertSource(source.config, "train", source.components, fewer)

@@ -86,7 +86,8 @@ def test_own_towers_equal_clip_of_transformers(transformers, tokenizer, tmp_path
 
 @pytest.mark.parametrize("eos", [3, 2])
 def test_files_that_transformers_writes_are_read_back(transformers, tmp_path, eos):
-    """A CLIPModel made there; with end token 2 it reads the token of the highest id, which is the end token then."""
+    """A CLIPModel of transformers; with end token 2 it reads the token of the highest id, which is the end token
+    then."""
     shared = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     clip_config = transformers.CLIPConfig(
         text_config={

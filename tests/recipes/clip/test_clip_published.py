@@ -1,4 +1,4 @@
-"""Models of open_clip, OpenAI and SigLIP, in and out: equal embeddings in the library that made or reads them."""
+"""Models of open_clip, OpenAI and SigLIP, in and out: equal embeddings in the library that wrote or reads them."""
 
 import json
 import re
@@ -251,7 +251,7 @@ def word_tokenizer(folder):
 
 @pytest.mark.parametrize("cleaning", ["canonicalize", "lower", "whitespace"])
 def test_captions_are_cleaned_as_open_clip_cleans_them(cleaning, tmp_path):
-    """The SigLIPs of open_clip have lower case without punctuation, which no file of their tokenizer says."""
+    """The SigLIPs of open_clip have lower case without punctuation, which is in no file of their tokenizer."""
     open_clip = pytest.importorskip("open_clip")
     options = {"hf_tokenizer_name": "any", "tokenizer_kwargs": {"clean": cleaning}, "pool_type": "eos", "eos_id": 1}
     config = model_cfg(None, {"vocab_size": 16})
@@ -270,7 +270,7 @@ def test_captions_are_cleaned_as_open_clip_cleans_them(cleaning, tmp_path):
 
 @pytest.mark.parametrize("name", ["clipa", "mobileclip"])
 def test_rows_are_filled_as_in_open_clip(name, tokenizer, tmp_path):
-    """Models that attend to padding need that of their training, whatever the files of the tokenizer say."""
+    """Models that attend to padding need that of their training, for any files of the tokenizer."""
     open_clip = pytest.importorskip("open_clip")
     is_clipa = name == "clipa"
     pool = {"pool_type": "last"} if is_clipa else {"pool_type": "eos", "eos_id": 3}

@@ -262,7 +262,7 @@ def test_a_pair_of_timm_and_transformers_trains(timm, transformers, tmp_path):
 
 
 def test_the_shim_declares_nothing_where_the_plain_import_works(timm):
-    """In a fresh process, beside a stand-in for a torchvision that loads."""
+    """It runs in a new process, beside a replacement for a torchvision that loads."""
     code = """
 import sys, types
 sys.modules["torchvision"] = types.ModuleType("torchvision")

@@ -127,7 +127,7 @@ ONE_LAYER = ["model.image.num_layers=1", "model.text.num_layers=1"]
 
 @pytest.fixture(scope="module")
 def small_runs(given, tmp_path_factory):
-    """A function of (preset, settings) to the folder of a run of one step, which is made once."""
+    """Return a function of (preset, settings) that returns the folder of a run of one step and trains each once."""
     held_out = given[0].replace("data.train=", "data.valid=")
 
     @cache

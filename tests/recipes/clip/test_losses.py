@@ -288,7 +288,7 @@ def test_chunks_change_nothing_and_bound_the_logits(loss, monkeypatch):
 
 
 class LiveBytes(TorchDispatchMode):
-    """The most bytes of tensors made or seen by operations that exist at a time."""
+    """Maximum number of bytes of tensors from operations that exist at a time."""
 
     def __init__(self) -> None:
         super().__init__()

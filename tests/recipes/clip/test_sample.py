@@ -1,4 +1,4 @@
-"""Samples for the report: what was found is marked right exactly where it belongs to the query."""
+"""Samples for the report: results are marked right exactly where they belong to the query."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""One tiny encoder and all tables of GLUE, made once."""
+"""One tiny encoder and all tables of GLUE, written once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Encoders of transformers under a head: what they say must be what transformers says."""
+"""Encoders of transformers under a head have the outputs of transformers."""
 
 import json
 

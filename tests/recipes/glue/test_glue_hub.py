@@ -1,4 +1,4 @@
-"""Tasks without a folder: which data sets of the hub they ask for, and what they make of its rows.
+"""Tasks without a folder: the data sets of the hub that they request, and the examples from its rows.
 
 A stand-in answers instead of the network. It has the columns of the hub's data sets.
 """

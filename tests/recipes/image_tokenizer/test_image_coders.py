@@ -1,4 +1,4 @@
-"""Encoders and decoders: sizes, positions, what they are made of (section 10.1)."""
+"""Encoders and decoders: sizes, positions and layers (section 10.1)."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Training text in other fonts, sizes and colours, and what else a mixture and a loss can be told."""
+"""Training text in other fonts, sizes and colours, and other settings of a mixture and a loss."""
 
 import json
 import pickle

@@ -89,8 +89,8 @@ def test_folders_have_the_published_names_and_shapes(case: str, tmp_path: Path) 
 
 
 def as_original(folder: Path, pooling: str, *settings: str) -> TextClassifier:
-    """The folder in which the original keeps such a model: every one of them has the layers of pooled patches, and
-    config.json does not say how it pools."""
+    """Write the folder of such a model as the original does: each has the layers of pooled patches, and config.json
+    does not contain the pooling."""
     from safetensors.torch import save_file
 
     config, model = classifier("examples", f"text.pooling={pooling}", *settings)

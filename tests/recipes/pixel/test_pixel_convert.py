@@ -33,7 +33,7 @@ Reader = Callable[[PixelForPretraining], nn.Module]
 
 
 def awake_model(seed: int = 0, **settings: object) -> PixelForPretraining:
-    """All parameters away from their initial values, so that none can be left out unnoticed."""
+    """Build a model with all parameters away from their initial values, so that a missing one is noticed."""
     torch.manual_seed(seed)
     model = build(small_model(**settings)).eval()
     with torch.no_grad():

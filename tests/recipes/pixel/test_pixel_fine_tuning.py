@@ -1,4 +1,4 @@
-"""From a pretrained model to one that is fine-tuned on classes, resumes exactly, answers and is exported."""
+"""From a pretrained model to one that is fine-tuned on classes, resumed exactly, used and exported."""
 
 import json
 import random
@@ -118,7 +118,7 @@ def test_poolings_are_settings_of_the_encoder(folder: Path, tmp_path: Path, pool
 
 
 def test_pairs_longer_texts_and_another_renderer(folder: Path, tmp_path: Path) -> None:
-    """Positions continue past those of pretraining, and the run keeps the renderer that was asked for."""
+    """Positions continue past those of pretraining, and the run keeps the renderer of its config."""
     for name in ("train", "valid"):
         write_rows(tmp_path / f"{name}.jsonl", 24, is_pair=True)
     shutil.copytree(folder / "encoder", tmp_path / "encoder")

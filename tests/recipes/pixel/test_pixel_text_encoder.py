@@ -1,4 +1,4 @@
-"""The encoder under another head: equal to pretraining's without masks, poolings by hand, and fact 41."""
+"""The encoder under another head: equal to that of pretraining without masks, poolings as formulas, and fact 41."""
 
 import numpy as np
 import pytest

@@ -83,7 +83,7 @@ def test_an_export_is_the_run(run: Path, tmp_path: Path, format: str) -> None:
 
 
 def test_an_export_of_a_run_with_white_zeros_is_that_run(run: Path, tmp_path: Path) -> None:
-    """transformers has none, and the bias is rounded on the way there: the digits are carried beside it."""
+    """transformers lacks them, and the bias is rounded on the way: its digits are stored beside it."""
     pretrainkit.train(
         pretrainkit.load_config(run / "config.yaml", ["model.pixel_zero=white", "num_steps=1"]), tmp_path / "white"
     )
@@ -93,7 +93,7 @@ def test_an_export_of_a_run_with_white_zeros_is_that_run(run: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("preset", ["pixel/tiny", "pixel/small", "pixel/base"])
 def test_an_export_of_another_preset_is_the_run(run: Path, tmp_path: Path, preset: str) -> None:
-    """pixel/tiny has rotary positions, which are exported as the message of the other format says."""
+    """pixel/tiny has rotary positions, which are exported as the message for the other format advises."""
     data = [f"data.{name}={run.parent}/{file}" for name, file in DATA.items()]
     grid = ("model.positions=grid", "model.rotary_theta=10000") if preset == "pixel/tiny" else ()
     own = [

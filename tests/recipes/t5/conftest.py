@@ -1,4 +1,4 @@
-"""Data of the runs in `t5_runs`, made once: tasks of a module are known to the whole process."""
+"""Data of the runs in `t5_runs`, written once: tasks of a module are known to the whole process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Texts of the named tasks, row by row (facts 27 and 32), and what is made of answers."""
+"""Texts of the named tasks, row by row (facts 27 and 32), and postprocessed answers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Runs on named tasks: where their vocabulary comes from, and that it stays with the run."""
+"""Runs on named tasks: the origin of their vocabulary, and its copy in the run."""
 
 import json
 import shutil

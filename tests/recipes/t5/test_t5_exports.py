@@ -102,7 +102,7 @@ def test_an_export_of_a_mixture_of_denoisers_is_the_run(tokens: Path, tmp_path: 
 def test_a_run_on_tasks_of_bytes_is_exported_with_the_tokenizer_of_bytes(
     module: str, tmp_path: Path, transformers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tokenizer that was missing or wrong made transformers read garbage, without a message."""
+    """With a missing or wrong tokenizer, transformers read garbage without a message."""
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     task = [f"data.modules={module}", "data.task=t5_source_copy", "evaluate.infer=null"]
     pretrainkit.train(pretrainkit.load_config("t5/byt5-small", [*SHAPE, *task]), tmp_path / "run")

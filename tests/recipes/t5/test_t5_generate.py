@@ -1,4 +1,4 @@
-"""Prompts in, texts out: sentinels are found, gaps are filled, options reach the decoder."""
+"""From prompts to texts: sentinels are recognized, gaps are filled, options reach the decoder."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A device that says it is CUDA and computes on the CPU, in a build of torch without CUDA. Import it before torch.
+"""A device that claims to be CUDA and computes on the CPU, in a build of torch without CUDA. Import it before torch.
 
 Tensors of `torch.device("cuda")` pass autograd and autocast as CUDA's do, operators refuse to mix devices as CUDA's do,
 and whatever would make the host wait for a GPU is counted with the line that did it.
@@ -37,8 +37,8 @@ _WAITS = {
     aten.bincount.default: "bincount",
     aten.repeat_interleave.Tensor: "repeat_interleave",
 }
-"""Operators that wait for the device, because their result or its shape is needed on the host (unless `output_size`
-tells it)."""
+"""Operators that wait for the device, because their result or its shape is needed on the host (unless it is set by
+`output_size`)."""
 _INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
 _OWN = (
     *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m),
@@ -98,7 +98,7 @@ def _place() -> str:
 
 
 class OnCuda(Tensor):
-    """A tensor that says it is on the device; `host` has its numbers."""
+    """A tensor that claims to be on the device; `host` has its numbers."""
 
     host: Tensor
 
@@ -247,7 +247,7 @@ class _Event:
 
 
 def _install() -> None:
-    """Put all this in the place of what Python asks of CUDA."""
+    """Replace the functions of CUDA that Python calls."""
     everything, own = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     everything.fallback(lambda operator, *args, **kwargs: _run(operator, args, kwargs), "CUDA")
     for operator in _OWN:

@@ -20,7 +20,7 @@ env._device = lambda wanted, local_rank: _chosen(None if wanted == "cpu" else wa
 
 @pytest.fixture(autouse=True)
 def default_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The device of tensors for which a test names none."""
+    """The device of tensors without a named device in a test."""
     with pretended.CUDA if request.node.nodeid.startswith(DEFAULT_DEVICE) else nullcontext():
         yield
 

@@ -1,5 +1,5 @@
 """`python -m support.pretended_cuda.updates [CASE...]`: updates of small models of every recipe on pretended CUDA,
-beside those of the CPU. Prints a JSON object: case to what was found (see `compare`)."""
+beside those of the CPU. Prints a JSON object: case to results (see `compare`)."""
 
 import support.pretended_cuda.device as pretended  # isort: skip  # before torch
 from support.pretended_cuda.layouts import of_a_gpu  # isort: skip  # before models
@@ -61,8 +61,8 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def two_updates(work: Work, device: torch.device, compute: str) -> dict[str, Tensor]:
-    """Return the gradients of the first update; what happens in the second is recorded. A CPU, of which nothing else is
-    asked, makes no update."""
+    """Return the gradients of the first update; the events of the second are recorded. A CPU only has to return
+    gradients and makes no update."""
     model, objective, batches, settings = work
     model.train()
     # As on a GPU, also where the CPU computes what is expected there.
