@@ -188,7 +188,7 @@ def test_tasks_that_cannot_be_cached_are_refused(task, tmp_path):
     with pytest.raises(DataError, match="'inputs' must be a row of ids below 259"):
         cache_task(task.replace(source=rows, preprocessors=(CacheMarker(),)), tmp_path)
     rows = FunctionSource(lambda split: [{"inputs": [3], "targets": [5], "thing": object()}], ["train"])
-    with pytest.raises(DataError, match="type object cannot be stored in a cache\n  remove it"):
+    with pytest.raises(DataError, match="type object cannot be stored in a cache\n  add a step before"):
         cache_task(task.replace(source=rows, preprocessors=(CacheMarker(),)), tmp_path)
 
 

@@ -222,7 +222,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_by_edits():
 
 def test_names_are_given_once_and_a_mixture_comes_before_a_task(caplog):
     known = registry(task("a"), Mixture("m", ["a"], 1.0), task("m"))
-    with pytest.raises(ConfigError, match="there is a task 'a' already"):
+    with pytest.raises(ConfigError, match="there is already a task 'a'"):
         known.add(task("a"))
     assert isinstance(known.get("m"), Mixture)
     assert "the mixture is used" in caplog.text

@@ -86,7 +86,7 @@ def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
         OverflowError,
         AttributeError,
     ) as error:  # an impossible or malformed date; a long number
-        raise ConfigError(f"{where} is not valid YAML: {error}\n  quote such values") from None
+        raise ConfigError(f"{where} is not valid YAML: {error}\n  put quotes around this value") from None
 
 
 def _check_size(text: str) -> None:

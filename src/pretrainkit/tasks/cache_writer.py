@@ -163,7 +163,9 @@ def _record(example: Example, names: Sequence[str], task_name: str) -> bytes:
     try:
         return encoded_extras(rest) + b"\n"
     except (TypeError, ValueError) as error:
-        raise DataError(f"task {task_name!r}: {error}\n  remove it before the cache marker, with rekey") from error
+        raise DataError(
+            f"task {task_name!r}: {error}\n  add a step before the cache marker that removes this value: rekey(...)"
+        ) from error
 
 
 def _add_documents(writer: ShardWriter, name: str, values: Sequence[Any], task: Task) -> None:

@@ -365,7 +365,7 @@ class TaskRegistry:
         members have different features, or a mixture would contain itself."""
         kind, known = ("task", self._tasks) if isinstance(entry, Task) else ("mixture", self._mixtures)
         if entry.name in known:
-            raise ConfigError(f"there is a {kind} {entry.name!r} already\n  choose another name, or remove it first")
+            raise ConfigError(f"there is already a {kind} {entry.name!r}\n  choose another name, or remove it first")
         if isinstance(entry, Task):
             self._tasks[entry.name] = entry
             return entry

@@ -131,7 +131,7 @@ def test_a_twin_of_a_users_task_keeps_its_sentinels_within_the_lengths():
         assert example["targets"][:2].tolist() == [262, 261]
         assert (len(example["inputs"]) <= 26, len(example["targets"])) == (True, 9)
         assert example["targets"][-1] == 1
-    with pytest.raises(ConfigError, match="there is a task 'own_2_sentinel' already"):
+    with pytest.raises(ConfigError, match="there is already a task 'own_2_sentinel'"):
         add_task_with_sentinels("own", 2, registry)
 
 

@@ -173,7 +173,7 @@ def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTra
     if isinstance(size, Mapping) and "height" in size:
         if size["height"] != size["width"]:
             raise CheckpointError(
-                f"preprocessor_config.json has size {size}, which this recipe does not support\n  it reads squares"
+                f"preprocessor_config.json has size {size}, which is not a square\n  set the same height and width"
             )
         resize = Resize(size=size["height"], interpolation=kernel)
     else:

@@ -193,7 +193,7 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
     """Check the config against its data by reading the first image of every data set, and return it. Raises ConfigError
     or DataError if settings and data do not fit each other."""
     if not config.data.train:
-        raise DataError("data.train names no data to train on\n  give it as data.train=FOLDER")
+        raise DataError("data.train is empty\n  set data.train=FOLDER")
     problems = config.problems()
     if problems:
         raise ConfigError(problems)

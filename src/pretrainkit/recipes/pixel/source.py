@@ -198,7 +198,7 @@ def bind(config: PixelRun) -> PixelRun:
     Raises DataError if data is missing or broken, if held-out rows are in the training data, or if data.renderer is not
     the renderer of the rows."""
     if not config.data.train:
-        raise DataError("data.train names no data to train on\n  give it as data.train=FOLDER")
+        raise DataError("data.train is empty\n  set data.train=FOLDER")
     problems = config.problems()
     if config.data.valid and config.data.held_out_share:
         problems.append(
