@@ -177,7 +177,7 @@ def test_the_quick_start_ends_in_an_export_that_transformers_loads(
     expected = run_here(["evaluate", "runs/pixel"]).out
     assert ended.out == expected
     refused = run_here(["evaluate", "exported"])
-    advice = followed(refused.err.partition("error: ")[2], "recipes/pixel/source.py: data.train is empty")
+    advice = followed(refused.err.partition("error: ")[2], "recipes/pixel/source.py: data.train names no data")
     assert run_here(["evaluate", "exported", advice.split()[-1].replace("FOLDER", "my_text")]).out == expected
     name, given = re.search(r"# (\w+)\.from_pretrained\(\"(\w+)\"\)$", block, re.MULTILINE).groups()
     assert type(getattr(transformers, name).from_pretrained(given)).__name__ == "ViTMAEForPreTraining"
