@@ -208,6 +208,9 @@ CASES: dict[str, Callable[[], Work]] = {
     "glue tree of transformers": lambda: glue("tree", is_foreign=True),
     "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=16"),
     "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=16"),
+    "image_tokenizer memcodes": lambda: preset(
+        "image_tokenizer/tiny", "model.image_size=16", "model.quantizer={kind: memcodes, size: 8, width: 4, num_heads: 2}"
+    ),
     "weights of the host": counted_on_the_host,
     "optimizer adamw": optimized("adamw"),
     "optimizer scaled adamw": optimized("adamw", scale_by_parameter_rms=True),
@@ -218,3 +221,13 @@ CASES: dict[str, Callable[[], Work]] = {
     "optimizer sgd": optimized("sgd"),
 }
 """Small work of every recipe and optimizer."""
+
+
+def worst_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
+    """Return the largest relative difference of a gradient, and its name."""
+    size = max(float(grad.norm()) for grad in expected.values())
+    return max(
+        (float((found[name].float() - grad).norm() / (grad.norm() + 1e-3 * size)), name)
+        for name, grad in expected.items()
+        if name in found
+    )

@@ -13,6 +13,10 @@ def in_float32(some: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
+class Float32Module:
+    """A module that computes outside of autocast. Sharding gathers its parameters in float32."""
+
+
 _residual_is_narrow = False
 
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from pretrainkit.dist.autocast import Float32Module
 from pretrainkit.dist.devices import to_device
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError
@@ -160,19 +161,20 @@ def _shard(
     """Shard by FSDP2: each block is a group, and the root's group is the rest, including tied embeddings and head.
 
     A module whose parameters are single numbers, such as a temperature, stays in float32, because rounding would change
-    every logit.
+    every logit; so does a `Float32Module`.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy()
     if gathers_in(compute_dtype, world):
-        policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+        # Autocast decides about inputs, as without sharding; FSDP2 would also copy the layouts of attention to cast them.
+        policy = MixedPrecisionPolicy(compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in blocks:
         _send_weights(block, world)
         fully_shard(block, mesh=mesh, mp_policy=policy)
     _send_weights(model, world)
-    for numbers in [module for module in model.modules() if _holds_numbers(module)]:
-        fully_shard(numbers, mesh=mesh)
+    for wide in [module for module in model.modules() if _holds_numbers(module) or isinstance(module, Float32Module)]:
+        fully_shard(wide, mesh=mesh)
     # The root's parameters are needed at the beginning and the end of the step, so they stay gathered in between.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     model.register_forward_hook(_reshard_after_evaluation)

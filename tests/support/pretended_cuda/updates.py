@@ -25,7 +25,7 @@ from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 from pretrainkit.training.trainer import to_device
-from support.small_work import CASES, Work, bert
+from support.small_work import CASES, Work, bert, worst_difference
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {},
@@ -98,16 +98,6 @@ def formats(name: str) -> tuple[str, ...]:
     if name.startswith("optimizer"):
         return ("float32",)
     return ("bfloat16",) if name in ONLY_HALF else ("float32", "bfloat16")
-
-
-def worst_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
-    """Return the largest relative difference of a gradient, and its name."""
-    size = max(float(grad.norm()) for grad in expected.values())
-    return max(
-        (float((found[name].float() - grad).norm() / (grad.norm() + 1e-3 * size)), name)
-        for name, grad in expected.items()
-        if name in found
-    )
 
 
 def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, Any]:

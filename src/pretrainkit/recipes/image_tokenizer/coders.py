@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.dist.autocast import in_float32, residual
+from pretrainkit.dist.autocast import Float32Module, in_float32, residual
 from pretrainkit.nn import positions
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
@@ -49,6 +49,12 @@ class ResidualMLP(nn.Module):
         return x + self.down(self.activation(self.up(self.norm(x))))
 
 
+class _Float32MLP(ResidualMLP, Float32Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with in_float32(x):
+            return super().forward(x.float())
+
+
 class _Layers(nn.Module):
     """An encoder or decoder whose blocks are in `layers`."""
 
@@ -80,7 +86,7 @@ class _Transformer(_Layers):
             for _ in range(config.num_layers)
         )
         # Source: Yu et al. 2021, https://arxiv.org/abs/2110.04627.
-        self.last_mlp = ResidualMLP(width, 4 * width, torch.tanh, _EPSILON) if config.has_last_mlp else None
+        self.last_mlp = _Float32MLP(width, 4 * width, torch.tanh, _EPSILON) if config.has_last_mlp else None
 
     def forward(self, x_BDhw: Tensor) -> Tensor:
         """Map (B, D, h, w) to tokens (T, D)."""
@@ -90,10 +96,7 @@ class _Transformer(_Layers):
         layout = RowLayout(B, h * w)
         for layer in self.layers:
             x_TD = layer(x_TD, layout)
-        if self.last_mlp is None:
-            return x_TD
-        with in_float32(x_TD):
-            return self.last_mlp(x_TD.float())
+        return x_TD if self.last_mlp is None else self.last_mlp(x_TD)
 
 
 class ViTEncoder(_Transformer):

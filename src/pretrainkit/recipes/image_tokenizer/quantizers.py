@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.dist.autocast import in_float32
+from pretrainkit.dist.autocast import Float32Module, in_float32
 from pretrainkit.recipes.image_tokenizer import draws
 from pretrainkit.recipes.image_tokenizer.model_config import CodebookConfig, FiniteScalarConfig, MemcodesConfig
 
@@ -225,7 +225,7 @@ class Codebook(nn.Module):
         return means_KD, counts_K * (statistics.counts_K.sum() / len(spare_SD))
 
 
-class Memcodes(nn.Module):
+class Memcodes(nn.Module, Float32Module):
     """Several tables of learned codes. Each position selects one code of each table by attention scores, and takes its
     value (Mama et al. 2021, https://arxiv.org/abs/2111.08356; the released code of `apple/ml-4m`).
 
