@@ -8,7 +8,7 @@ by all layers; all layouts compute the same numbers:
 
 * `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; works everywhere and is the reference.
 * `TiledPairs` (cpu/attention.py): each example separately, without padding.
-* `FlexPairs` (cuda/attention.py): FlexAttention reads the bias by distance, so no (H, Q, P) tensor is created.
+* `FlexPairs` (cuda/attention.py): FlexAttention, which skips blocks of pairs that do not see each other.
 
 Without a scale, scores are plain dot products: T5 includes the scale in the initial weights of the queries.
 """
