@@ -57,7 +57,6 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import CompiledApart
-from pretrainkit.nn.cuda import dropout
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.training.folder import RunFolder
@@ -111,21 +110,11 @@ def _freeze_bias(model: torch.nn.Module) -> None:
             module.requires_grad_(False)
 
 
-def _draw_by_inductor(model: torch.nn.Module) -> None:
-    """Compile torch's own dropout."""
-    dropout.has_cheap_dropout = lambda x: False
-
-
 def _use_graphs(model: torch.nn.Module) -> None:
     torch._inductor.config.triton.cudagraphs = True
 
 
-CHANGES = {
-    "plain-head": _leave_head,
-    "fixed-bias": _freeze_bias,
-    "cuda-graphs": _use_graphs,
-    "plain-dropout": _draw_by_inductor,
-}
+CHANGES = {"plain-head": _leave_head, "fixed-bias": _freeze_bias, "cuda-graphs": _use_graphs}
 """Functions that change the model before it is compiled, by variant. The other variants only change settings."""
 _EAGER = {"eager": ("parallel.compile=off",)}
 _BLOCKS = _EAGER | {"wide-residual": ("precision.residual=float32",)}
@@ -136,7 +125,7 @@ WORKLOADS = {
         "bert/base",
         512,
         goal=0.45,
-        variants=_BLOCKS | {"no-dropout": _NO_DROPOUT, "plain-dropout": (), "cuda-graphs": ()},
+        variants=_BLOCKS | {"no-dropout": _NO_DROPOUT, "cuda-graphs": ()},
     ),
     "bert-large": Workload("bert/large", 256, goal=0.50),
     "t5-base": Workload(
@@ -246,7 +235,10 @@ class Timer(Watcher):
         self.warm_up, self.timed, self.device = warm_up, timed, device
         self.marks: list[Any] = []
         self.first_seconds = 0.0
+        self.host_ms: float | None = None
+        """Time that the host needs for a step while the device has nothing to do."""
         self.kernels: dict[str, float] = {}
+        self.launches = 0.0
         self._began = time.perf_counter()
         self._profiler: Any = None
 
@@ -263,7 +255,11 @@ class Timer(Watcher):
                 torch.cuda.empty_cache()
             self.first_seconds = time.perf_counter() - self._began
             take_turn()
+        if step == self.warm_up - 1 and on_gpu:
+            torch.cuda.synchronize()
+            self._step_began = time.perf_counter()
         if step == self.warm_up and on_gpu:
+            self.host_ms = 1e3 * (time.perf_counter() - self._step_began)
             torch.cuda.set_sync_debug_mode("warn")
         if step == self.warm_up + self.timed and on_gpu:
             torch.cuda.set_sync_debug_mode("default")
@@ -276,6 +272,7 @@ class Timer(Watcher):
             torch.cuda.synchronize()
             self._profiler.stop()
             for event in self._profiler.key_averages():
+                self.launches += event.count / PROFILED
                 if seconds := event.self_device_time_total * 1e-6:
                     name = f"{event.count / PROFILED:.0f} x {event.key}"
                     self.kernels[name] = self.kernels.get(name, 0.0) + seconds / PROFILED
@@ -344,6 +341,8 @@ def train(workload: Workload, variant: str, device: str, folder: Path, *, preten
         "waits": sum(waits.values()),
         "where": dict(waits),
         "kernels, ms": {kind: 1e3 * value for kind, value in kinds.items()},
+        "host ms": timer.host_ms,
+        "launches": timer.launches,
         "idle, ms": 1e3 * (seconds - sum(kinds.values())) if timer.kernels else None,
         "longest": sorted(((1e3 * s, name[:160]) for name, s in timer.kernels.items()), reverse=True)[:40],
     }
@@ -668,6 +667,8 @@ def report(out: Path) -> str:
         "graphs",
         "breaks",
         "waits",
+        "host ms",
+        "launches",
     )
     device = done.get("environment", {}).get("device", "unknown")
     parts = [f"`python benchmarks/gpu.py`, {time.strftime('%Y-%m-%d')}, {device}"]

@@ -110,7 +110,7 @@ def test_rows_and_flex_equal_the_formula(is_causal):
         torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
 
 
-def differentiable_flex(q_BHQK, k_BHPK, v_BHPK, *, score_mod, block_mask, scale):
+def differentiable_flex(q_BHQK, k_BHPK, v_BHPK, *, score_mod, block_mask, scale, kernel_options):
     """Compute the documented result of FlexAttention on any device: all pairs at once."""
     assert q_BHQK.shape[2] % 128 == k_BHPK.shape[2] % 128 == 0  # other lengths give wrong gradients on a GPU
     num_rows, num_heads, num_queries, _ = q_BHQK.shape

@@ -10,18 +10,24 @@ brings, compiles it. Prints a JSON object: preset to
         kernels     of Triton: name to the bytes that it reads and writes
         calls       of other kernels, such as products, by name
         atomics     additions of that kind in Triton code
+        spilled     of each kernel of FlexAttention: bytes per thread that do not fit into its registers
 
 Tensors are fake: they have shapes alone. Needs the package triton, which torch's build for CPUs comes without.
 """
 
 from support.pretended_cuda import load  # isort: skip  # before torch
 
+import ast
+import importlib.util
 import json
 import math
 import os
 import re
+import subprocess
 import sys
+import tempfile
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,6 +87,7 @@ import torch._inductor.fx_passes.misc_patterns  # noqa: E402
 import torch._inductor.fx_passes.pad_mm  # noqa: E402
 import torch.nn.attention.varlen  # noqa: E402
 import torch.nn.functional as functional  # noqa: E402
+import triton  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
@@ -265,10 +272,39 @@ def _told(code: str) -> dict[str, Any]:
         moved = re.search(r"'kernel_num_gb': ([\d.e-]+)", part)
         kernels[part.split("'")[1]] = round(1e9 * float(moved[1])) if moved else 0
     return {
+        "spilled": {name: _spilled(name, source) for name, source in re.findall(_TEMPLATE, code, re.DOTALL)},
         "kernels": kernels,
         "calls": {name or other: number for (name, other), number in calls.items()},
         "atomics": code.count("tl.atomic_add("),
     }
+
+
+_TEMPLATE = r"async_compile\.triton\('(triton_tem\w+)', '''(.*?)''', device_str"
+_IMPORTS = """import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers
+from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+"""
+
+
+def _spilled(name: str, source: str) -> int:
+    """Compile a kernel from a template of Inductor, which is not compiled before it is first called."""
+    meta = re.sub(r"DeviceProperties\([^)]*\)", "None", re.search(r"triton_meta=(\{.*\}),\n", source)[1])
+    described = ast.literal_eval(meta)
+    options = {key: int(re.search(rf"{key}=(\d+)", source)[1]) for key in ("num_warps", "num_stages")}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"{name}.py")
+        path.write_text(_IMPORTS + source[source.index("@triton.jit") :])
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function, aligned = getattr(module, name), described["configs"][0]
+        kernel = triton.compiler.ASTSource(function, described["signature"], described["constants"], aligned)
+        binary = Path(folder, "cubin")
+        binary.write_bytes(triton.compile(kernel, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
+        tool = Path(triton.__file__).with_name("backends") / "nvidia/bin/cuobjdump"
+        told = subprocess.run([tool, "--dump-resource-usage", binary], capture_output=True, text=True, check=True)
+    return int(re.search(r"STACK:(\d+)", told.stdout)[1])
 
 
 if __name__ == "__main__":

@@ -209,7 +209,9 @@ CASES: dict[str, Callable[[], Work]] = {
     "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=16"),
     "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=16"),
     "image_tokenizer memcodes": lambda: preset(
-        "image_tokenizer/tiny", "model.image_size=16", "model.quantizer={kind: memcodes, size: 8, width: 4, num_heads: 2}"
+        "image_tokenizer/tiny",
+        "model.image_size=16",
+        "model.quantizer={kind: memcodes, size: 8, width: 4, num_heads: 2}",
     ),
     "weights of the host": counted_on_the_host,
     "optimizer adamw": optimized("adamw"),

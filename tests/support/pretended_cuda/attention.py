@@ -106,6 +106,7 @@ def flex_attention(
     score_mod: Callable[..., Tensor] | None = None,
     block_mask: Any = None,
     scale: float | None = None,
+    kernel_options: object = None,
 ) -> Tensor:
     """`torch.nn.attention.flex_attention.flex_attention` by plain operators: zeros for queries that see no key."""
     if q.shape[-1] < 16:

@@ -92,8 +92,8 @@ class FlexPairs(RowPairs):
     """Mask for `torch.nn.attention.flex_attention` with the same visibility, of padded rows."""
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
-        # For all pairs: with one number per distance, the gradient is a sum of all rows and pairs of a diagonal by atomic
-        # additions, which took three quarters of the backward pass of T5's encoder on an H200.
+        # For all pairs. With one number per distance, the gradient adds all rows and all pairs of a diagonal to it by
+        # atomic operations, which took three quarters of the backward pass of T5's encoder on an H200.
         return None if bias is None else bias(_padded(self.num_queries), _padded(self.num_keys)).contiguous()
 
     def attend(
