@@ -1,5 +1,6 @@
 """Other advice of messages: of several alternatives those that no case elsewhere follows."""
 
+import shutil
 from pathlib import Path
 
 from support.page_data import BERT, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, put
@@ -29,6 +30,7 @@ CASES = [
         "leave out --compat",
         code=1,
     ),
+    Case("corpus unpack foreign.tar --out {out}", "pretrainkit corpus pack", {"+": "tokens/train --out {out}"}),
     Case("data pack torn --out {out}", r"pretrainkit data check \S+", ends=2),
     # training
     Case(TRAIN, "pretrainkit tokenizer encode [^\n]+", {"CORPUS": "corpus", "DIR": "tokenizer", "FOLDER": "{out}"}),
@@ -184,6 +186,7 @@ CASES = [
 
 
 def prepare(folder: Path) -> None:
+    shutil.make_archive(str(folder / "foreign"), "tar", folder / "corpus")
     for task in ("unregistered", "unimported"):
         lines = (line for line in MODULE.splitlines(keepends=True) if not line.startswith(("put_task", "add_mixture")))
         put(folder / f"{task}.py", "".join(lines) + f'put_task("{task}", FORMAT, tokenize())\n')
