@@ -91,7 +91,7 @@ def take_turn() -> Any:
     with suppress(ImportError):  # Windows has no such locks
         import fcntl
 
-        lock = (Path(tempfile.gettempdir()) / "pretrainkit-gpu-benchmark.lock").open("w")
+        lock = os.open(Path(tempfile.gettempdir()) / "pretrainkit-gpu-benchmark.lock", os.O_CREAT | os.O_WRONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
         return lock
 

@@ -298,6 +298,18 @@ def test_vectors_are_inputs_and_their_sentinels_have_none(tokenizer, tmp_path):
     assert set(files_of(0)) >= {"caption"}
 
 
+def test_vectors_that_expand_from_a_small_file_to_a_very_large_one_are_refused(tokenizer, tmp_path):
+    modality = published("t5_caption").model_copy(update={"vector_width": 5, "length": 9})
+    root = write_folders(tmp_path, 1, ("caption",))
+    (root / "t5_caption" / "0000").mkdir(parents=True)
+    path = root / "t5_caption" / "0000" / "000000.npz"
+    np.savez_compressed(path, emb=np.zeros((1, 1 << 24, 5), np.float32), mask_valid=np.ones((1, 12), np.bool_))
+    assert path.stat().st_size < 1 << 20
+    source = open_source(config_of(str(root), tokenizer, names=("caption", modality)), "train")
+    with pytest.raises(DataError, match=r"(?s)would expand to 320 MiB.*store fewer parts"):
+        source.build(records_of(source, 1))
+
+
 def test_images_and_vectors_need_no_text_tokenizer(tmp_path):
     vectors = published("t5_caption").model_copy(update={"vector_width": 5, "length": 9})
     tokens = Modality(name="tok_x@32", kind="image", image_size=32, patch_size=16, vocab_size=8, reader="tokens")

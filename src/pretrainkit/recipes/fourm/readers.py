@@ -278,6 +278,9 @@ def _sam_instances(value: Any, request: Request) -> list[str]:
     return serialise.sam_instances(record, _SAM_SIZE, request.rng)
 
 
+_MOST_VECTOR_BYTES = 1 << 28
+
+
 class Vectors(Reader):
     """Vectors from `.npz` files with emb (n, L, E) and mask_valid (n, L). The valid vectors of the stored part are
     taken, or those of the first part."""
@@ -287,6 +290,12 @@ class Vectors(Reader):
     def read(self, content: bytes, request: Request) -> NDArray[np.float32]:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
+                num_bytes = sum(member.file_size for member in file.zip.infolist())
+                if num_bytes > _MOST_VECTOR_BYTES:  # a small file can expand to any size
+                    raise DataError(
+                        f"{request.name} would expand to {num_bytes / 2**20:,.0f} MiB, but vectors of one image take "
+                        f"at most {_MOST_VECTOR_BYTES >> 20} MiB\n  store fewer parts or vectors in it"
+                    )
                 all_nLE, is_valid_nL = file["emb"], file["mask_valid"].astype(np.bool_)
             number = request.part.number if request.part.number < len(all_nLE) else 0
             vectors_LE = all_nLE[number][is_valid_nL[number]].astype(np.float32)
