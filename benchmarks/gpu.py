@@ -26,6 +26,7 @@ on PYTHONPATH; `zerovl` also needs timm and transformers.
 """
 
 import argparse
+import cProfile
 import json
 import os
 import signal
@@ -241,6 +242,7 @@ class Timer(Watcher):
         self.launches = 0.0
         self._began = time.perf_counter()
         self._profiler: Any = None
+        self._calls = cProfile.Profile()
 
     def stepped(self, step: int, num_steps: int) -> None:
         on_gpu = self.device.type == "cuda"
@@ -268,7 +270,9 @@ class Timer(Watcher):
             torch.cuda.synchronize()
             self._profiler = profile(activities=[ProfilerActivity.CUDA])
             self._profiler.start()
+            self._calls.enable()
         if step == self.warm_up + self.timed + PROFILED and self._profiler is not None:
+            self._calls.disable()
             torch.cuda.synchronize()
             self._profiler.stop()
             for event in self._profiler.key_averages():
@@ -276,6 +280,12 @@ class Timer(Watcher):
                 if seconds := event.self_device_time_total * 1e-6:
                     name = f"{event.count / PROFILED:.0f} x {event.key}"
                     self.kernels[name] = self.kernels.get(name, 0.0) + seconds / PROFILED
+
+    def calls(self) -> list[tuple[float, str]]:
+        """Return the milliseconds per step that the longest Python functions of the main thread take by themselves."""
+        self._calls.create_stats()
+        own = [(1e3 * row[2] / PROFILED, f"{Path(f[0]).name}:{f[1]} {f[2]}") for f, row in self._calls.stats.items()]
+        return sorted(own, reverse=True)[:20]
 
     def milliseconds(self) -> list[float]:
         """Return the time of each timed step."""
@@ -344,6 +354,7 @@ def train(workload: Workload, variant: str, device: str, folder: Path, *, preten
         "host ms": timer.host_ms,
         "launches": timer.launches,
         "idle, ms": 1e3 * (seconds - sum(kinds.values())) if timer.kernels else None,
+        "longest calls": timer.calls(),
         "longest": sorted(((1e3 * s, name[:160]) for name, s in timer.kernels.items()), reverse=True)[:40],
     }
     if "torch._dynamo" in sys.modules:
