@@ -53,7 +53,7 @@ def test_a_run_of_one_benchmark_keeps_all_others(
     assert "| <= 0.40 | no figure ( pretrainkit config CPU-s) | ? | start |" in written
     assert "| shuffle: peak memory, MB | <= 300 | *not measured* | ? | shuffle |" in written
 
-    # What was printed speaks of the benchmarks that were asked for alone.
+    # The output only describes the requested benchmarks.
     printed = capsys.readouterr().out
     assert "| pretrainkit --help: CPU-s | <= 0.15 | 0.06 | yes | start |" in printed
     assert "| word counts: times" in printed

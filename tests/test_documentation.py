@@ -185,7 +185,7 @@ def test_toml_snippets_parse(block):
     assert tomllib.loads(block.text)
 
 
-def test_every_snippet_says_what_it_is():
+def test_every_snippet_names_its_language():
     known = {"bash", "sh", "python", "yaml", "toml", "json", "text"}
     assert [str(block) for block in BLOCKS if block.language not in known] == []
 

@@ -68,7 +68,7 @@ def cells_of_the_page() -> dict[tuple[str, str], tuple[bool, bool]]:
     return {(recipe, format): (read == "yes", written == "yes") for recipe, format, read, written in found}
 
 
-def test_the_table_lists_what_recipes_can_do():
+def test_the_table_lists_capabilities_of_recipes():
     reads = {(name, "huggingface") for name in recipes_able(ReadsHuggingFace)}
     reads |= {(name, format) for name, recipe in recipes_able(ReadsFiles).items() for format in recipe.file_formats}
     writes = {(name, "huggingface") for name in recipes_able(WritesHuggingFace)}

@@ -136,7 +136,7 @@ def test_the_commands_of_the_page_run(settings, tmp_path):
     assert len(losses(tmp_path / "page" / "runs" / "bigram")) > 1
 
 
-def test_the_recipe_of_the_page_refuses_what_it_cannot_use(settings, tmp_path):
+def test_the_recipe_of_the_page_refuses_invalid_settings(settings, tmp_path):
     for wrong, message in (
         ([], "there is nothing to train on"),
         (["data.train=nowhere"], "there is no folder nowhere"),

@@ -170,7 +170,7 @@ def loaded_after(statement: str) -> set[str]:
         ("import pretrainkit.training.trainer, pretrainkit.recipes.bert.model", {"transformers", "datasets", "pandas"}),
     ],
 )
-def test_what_stays_light(statement, heavy):
+def test_modules_that_stay_light(statement, heavy):
     assert not loaded_after(statement) & heavy
 
 

@@ -59,7 +59,7 @@ def test_each_wheel_is_tried_where_it_was_built() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
-def test_workflows_call_what_exists(workflow: str) -> None:
+def test_workflows_use_existing_commands(workflow: str) -> None:
     # The target docs belongs to the documentation site.
     targets = {*re.findall(r"^([a-z][\w/.-]*):", read("Makefile"), re.MULTILINE), "docs"}
     commands = "\n".join(step.get("run", "") for step in steps(workflow))
@@ -72,7 +72,7 @@ def test_workflows_call_what_exists(workflow: str) -> None:
     assert all("timeout-minutes" in job for job in WORKFLOWS[workflow]["jobs"].values())
 
 
-def test_ci_runs_what_the_project_runs_before_a_change_lands() -> None:
+def test_ci_runs_the_checks_of_every_change() -> None:
     ours = set(re.findall(r"^make (\S+)$", read(".ci/run"), re.MULTILINE))
     assert ours
     assert ours <= set(re.findall(r"\bmake ([\w-]+)", "\n".join(step.get("run", "") for step in steps("ci"))))

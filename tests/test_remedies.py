@@ -522,7 +522,7 @@ def test_every_remedy_is_followed(lab: Path) -> None:
     printed = (remedies.site_of(tried(number, lab).message) for number in range(len(CASES)))
     followed = {
         like.key for site in printed if site for like in remedies.sites() if like.template == site.template
-    }  # of two that read alike nobody can tell which it was
+    }  # two equal messages cannot be distinguished
     untried = {site.key for site in remedies.sites()} - followed - remedies.followed_elsewhere()
     not_here = {pattern: {key for key in untried if re.search(pattern, key)} for pattern in NOT_HERE}
     assert all(not_here.values()), not_here

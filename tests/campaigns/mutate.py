@@ -270,7 +270,7 @@ def campaign(arguments: argparse.Namespace) -> dict[str, Any]:
             codes = [mutated(tree, place) for place in drawn[first : arguments.mutants]]
             tried = [(described(tree, code), code, True) for code in codes]
             if arguments.again:
-                # A change is found again by its text, because places move when a module changes.
+                # A change is identified by its text, because places move when a module changes.
                 known = {described(tree, code): code for code in (mutated(tree, place) for place in drawn)}
                 unknown = [change for change, kept in survived.items() if not {"equal", "reason"} & kept.keys()]
                 tried[:0] = [(change, known[change], False) for change in unknown if change in known]

@@ -53,7 +53,7 @@ def test_a_config_that_training_would_refuse_exits_with_2(cli, tokens):
     assert "set data.target_length=" in result.err
 
 
-def test_a_deep_check_of_4m_prints_what_cannot_be_used_and_exits_with_2(cli, tmp_path):
+def test_a_deep_check_of_4m_prints_unusable_files_and_exits_with_2(cli, tmp_path):
     for number in range(3):
         for name, content in (("rgb", b"no image"), ("depth", b"")):
             file = tmp_path / "set" / name / f"{number}.png"

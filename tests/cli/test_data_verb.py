@@ -122,7 +122,7 @@ def test_packed_tars_hold_the_same_pairs_in_shards_that_match_their_manifest(cli
     assert "exists and is not an empty folder" in again.err
 
 
-def test_packing_names_what_is_bad_and_leaves_nothing_behind(cli, pairs, tmp_path):
+def test_packing_names_bad_samples_and_leaves_nothing_behind(cli, pairs, tmp_path):
     (pairs / "train" / "2.png").unlink()
     result = cli("data", "pack", pairs, "--out", tmp_path / "packed")
     assert result.code == 2

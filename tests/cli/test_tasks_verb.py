@@ -71,7 +71,7 @@ def test_a_list_can_be_narrowed_by_a_part_of_the_name_or_a_pattern(cli, module):
     assert "tasks and mixtures contains 'nothing'" in cli("tasks", "list", "--filter", "nothing").out
 
 
-def test_a_named_task_is_shown_and_cached_with_what_the_options_say(cli, tmp_path, monkeypatch):
+def test_a_named_task_is_shown_and_cached_by_the_options(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "indexes"))
     (tmp_path / "glue" / "RTE").mkdir(parents=True)
     (tmp_path / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\tA\tB\tentailment\n")
@@ -124,7 +124,7 @@ add_mixture(Mixture("both", [("second", 1.0)]))
 """
 
 
-def test_what_a_run_would_make_of_text_is_shown(cli, module):
+def test_an_objective_on_text_is_shown_with_the_defaults_of_a_run(cli, module):
     module.write_text(OPEN_MODULE)
     (module.parent / "text.txt").write_text("".join(f"{n} is the number of this sentence\n" for n in range(40)))
     show = ("tasks", "show", "both", "--module", module)

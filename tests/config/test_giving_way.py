@@ -217,7 +217,7 @@ def test_a_value_that_gave_way_has_a_reason(source: str, word: str, path: str, v
         assert f"because {word.partition('=')[0]} was overridden (command line)" in origin
 
 
-def test_another_member_of_a_union_keeps_what_both_need_and_what_the_user_wrote(tmp_path) -> None:
+def test_another_member_of_a_union_keeps_common_fields_and_those_of_the_user(tmp_path) -> None:
     resolved = resolve_config("bert/mini", ["model.local_window=64", "model.arch=modern"])
     assert (resolved.config.model.hidden_size, resolved.config.model.local_window) == (256, 64)
     assert resolved.origins["model.hidden_size"] == "preset bert/mini"
@@ -254,7 +254,7 @@ def test_an_adjusted_value_is_never_refused() -> None:
     assert "model.max_positions 4" in problem
 
 
-def test_what_a_run_recorded_and_nothing_reads_does_not_stop_it_and_what_a_user_writes_does() -> None:
+def test_an_unused_setting_of_a_user_stops_a_run_and_a_recorded_one_does_not() -> None:
     tree = pk.load_config("bert/tiny", ["objective.sentence_order=false"]).model_dump(mode="json")
     tree["objective"]["swap_probability"] = 0.25  # as a release wrote that did not look at it
     resolved = recorded_config(tree)

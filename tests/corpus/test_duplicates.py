@@ -122,13 +122,13 @@ def test_the_share_of_detected_pairs_follows_the_formula():
     minhash, found = MinHash(run_words=1), 0
     for seed in range(60):
         own, other = words(seed, 300), words(seed + 1000, 75)
-        # Sets of words with 225 or so in common of 375: a similarity of about 0.6, found in 21 of 100 cases.
+        # Sets of words with 225 or so in common of 375: a similarity of about 0.6, detected in 21 of 100 cases.
         found += bool((minhash.bands(" ".join(own)) == minhash.bands(" ".join(own[:225] + other))).any())
     assert 3 <= found <= 27
 
 
 @given(listed=st.sets(st.integers(0, 400)), asked=st.lists(st.integers(0, 400)))
-def test_a_list_holds_what_is_on_it(tmp_path_factory, listed, asked):
+def test_a_list_has_exactly_its_entries(tmp_path_factory, listed, asked):
     path = tmp_path_factory.mktemp("list") / "dropped.u64"
     np.array(sorted(listed), np.uint64).tofile(path)
     held = DropList(path)

@@ -244,7 +244,7 @@ def test_an_unknown_set_and_numbers_in_place_of_text(tmp_path, monkeypatch):
         HubRequest(name="some/set", max_documents=0)
 
 
-def test_without_the_library_the_message_says_how_to_get_it(tmp_path, monkeypatch):
+def test_without_the_library_the_message_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with (
         pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[hub\]'"),

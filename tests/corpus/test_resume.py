@@ -149,7 +149,7 @@ def test_work_that_changed_meanwhile_is_repeated(tmp_path, raw, monkeypatch):
     for path in raw.glob("*.jsonl"):
         (changed / path.name).write_bytes(path.read_bytes())
     killed_before(monkeypatch, shards, "gather_shard", 1, lambda: work("dedup", changed, tmp_path / "out"))
-    # The first file becomes a copy of the second: what was kept of the second now goes.
+    # The first file becomes a copy of the second: what was kept of the second is now removed.
     (changed / "0.jsonl").write_bytes((changed / "1.jsonl").read_bytes())
     work("dedup", changed, tmp_path / "out")
     work("dedup", changed, tmp_path / "again")

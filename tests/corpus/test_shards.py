@@ -176,7 +176,7 @@ shards.build_corpus(find_sources([sys.argv[1]]), Path(sys.argv[2]), settings, wo
     ("scatter", 0, None), ("scatter", 2, "2 of 3 groups"), ("gather_shard", 3, "3 of 6 shards"),
     ("write_manifests", 0, "6 of 6"),
 ])  # fmt: skip
-def test_kill_9_and_the_same_command_again_equals_one_go(tmp_path, small_groups, function, after, note):
+def test_a_command_repeated_after_kill_9_has_the_same_result(tmp_path, small_groups, function, after, note):
     sources = make_input(tmp_path / "in")
     settings = BuildSettings(num_shards=5, heldout=0.1)
     build_corpus(sources, tmp_path / "whole", settings, workers=1)
@@ -296,7 +296,7 @@ def test_a_share_that_would_hold_out_nothing_is_raised(tmp_path, num_documents):
     assert "0.0001" in note
     assert manifests["valid"]["settings"]["heldout_used"] == share
     assert 1 <= manifests["valid"]["num_documents"] < num_documents
-    # Asked for that share, the shards are the same; asked again for the first, it is all there.
+    # With that share, the shards are the same; with the first one again, all of them are complete.
     same = build_corpus(sources, tmp_path / "same", BuildSettings(heldout=share))
     assert [same[split]["fingerprint"] for split in same] == [manifests[split]["fingerprint"] for split in same]
     assert "heldout_used" not in same["valid"]["settings"]

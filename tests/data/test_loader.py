@@ -162,7 +162,7 @@ def test_a_run_that_continues_the_count_reads_the_data_from_its_start():
 
 
 @pytest.mark.parametrize(("before", "now"), [(0, 100), (100, 0), (100, 50)])
-def test_where_the_data_begins_is_part_of_the_state(before, now):
+def test_the_start_of_the_data_is_part_of_the_state(before, now):
     state = make(first_step=before).state(120)
     assert make(first_step=before).check_state(state) == 120
     with pytest.raises(DataError, match="the step at which the data begins"):

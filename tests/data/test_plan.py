@@ -85,7 +85,7 @@ def test_packing_keeps_every_example_once_without_overlap(lengths, row_length, w
 
 
 @given(lengths=st.lists(st.integers(1, 40), min_size=8, max_size=60))
-def test_packing_of_a_window_does_not_depend_on_what_follows(lengths):
+def test_packing_of_a_window_does_not_depend_on_later_examples(lengths):
     whole, first = pack_rows(lengths, 50, window=8), pack_rows(lengths[:8], 50, window=8)
     assert np.array_equal(whole.row[:8], first.row)
     assert np.array_equal(whole.offset[:8], first.offset)

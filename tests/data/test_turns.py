@@ -59,7 +59,7 @@ def test_fact_10_components_are_drawn_one_by_one_from_one_stream(seed):
     generator = np.random.default_rng(seed)
     expected = [int(generator.choice(3, p=np.array(sizes) / sum(sizes))) for _ in range(3000)]
     assert sequence(order, 3000) == expected
-    # A resumed run asks for a late step first.
+    # A resumed run begins with a late step.
     assert steps_of(make(sizes, ("debias", {"debias": Debias(seed=seed)})), 2500, 2501)[0].source[0] == expected[2500]
 
 

@@ -70,7 +70,7 @@ def test_without_a_font_the_demo_names_the_option_for_it(monkeypatch: pytest.Mon
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_font_of_the_demo_comes_with_what_make_installs() -> None:
+def test_the_font_of_the_demo_is_in_a_package_that_make_installs() -> None:
     """`make demo` and `make test` install the extra dev, which holds demo."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     assert any(name.startswith("matplotlib") for name in extras["demo"])

@@ -63,7 +63,7 @@ def test_the_baseline_is_the_score_of_the_most_common_part(tmp_path):
     assert rows.majority_percent == pytest.approx(expected)
 
 
-def test_held_out_rows_stay_held_out_when_others_come_and_go(tmp_path):
+def test_held_out_rows_stay_held_out_when_others_change(tmp_path):
     write_rows(tmp_path / "all", documents())
     write_rows(tmp_path / "fewer", documents(num_paragraphs=50))
     held_out = {row["paragraph"] for row in rows_of(tmp_path / "all" / "validation.jsonl")}

@@ -116,7 +116,7 @@ def test_blocks_are_compiled_in_place_if_configured(monkeypatch: pytest.MonkeyPa
     assert compiled == model.blocks()
 
 
-def test_a_gpu_compiles_long_runs_and_says_what_it_lacks(
+def test_a_gpu_compiles_long_runs_and_names_missing_tools(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(parallelize_module.shutil, "which", lambda name: f"/usr/bin/{name}")
@@ -134,7 +134,7 @@ def test_a_gpu_compiles_long_runs_and_says_what_it_lacks(
     assert "install python3-dev" in caplog.text
 
 
-def test_the_doctor_looks_for_what_compiling_for_a_gpu_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_checks_the_requirements_of_compiling_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tools: dict[str, str] = {}
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(parallelize_module.shutil, "which", tools.get)

@@ -122,7 +122,7 @@ def test_a_metric_that_nobody_measures_ends_the_run_at_the_first_evaluation(tmp_
     assert steps_of(run) == [2]
 
 
-def test_decisions_on_what_is_never_evaluated_are_refused(tmp_path: Path) -> None:
+def test_decisions_on_metrics_that_are_never_computed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"metric=score needs evaluations(.|\n)*set evaluate.every_steps"):
         pk.train(config_of("evaluate.every_steps=null", "evaluate.early_stopping.metric=score"), tmp_path / "run")
     with pytest.raises(ConfigError, match="nothing to evaluate on"):

@@ -27,7 +27,7 @@ def exports(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return {name: folder / name for name in ("huggingface", "safetensors")}
 
 
-def test_a_run_folder_holds_what_the_documentation_promises(finished: Path) -> None:
+def test_a_run_folder_has_the_documented_files(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert {"config.yaml", "provenance.json", "metrics.jsonl", "eval.jsonl", "events.jsonl", "checkpoints"} <= names
     assert sorted(path.name for path in (finished / "checkpoints").glob("step-*")) == [
@@ -55,7 +55,7 @@ def test_training_lowers_the_loss(made: Path, finished: Path) -> None:
     assert valid["masked_lm_loss"] < json.loads((finished / "summary.json").read_text())["uniform_loss"]
 
 
-def test_evaluate_gives_what_training_gave_at_its_end(finished: Path) -> None:
+def test_evaluate_equals_the_last_evaluation_of_training(finished: Path) -> None:
     recorded = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
     again = evaluation(finished)
     assert again == {name: recorded[name] for name in again}
@@ -225,7 +225,7 @@ def test_load_model_gives_equal_outputs_for_run_checkpoint_and_exports(
     assert any(not torch.equal(earlier[name], weights[name]) for name in weights)
 
 
-def test_transformers_predicts_what_the_run_predicts(
+def test_transformers_has_the_predictions_of_the_run(
     finished: Path, exports: dict[str, Path], made: Path, transformers
 ) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(exports["huggingface"])

@@ -118,7 +118,7 @@ def test_the_export_of_such_an_import_brings_its_tokenizer(tmp_path: Path, trans
     assert again(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
 
 
-def test_a_vocabulary_that_cannot_be_read_is_refused_with_what_helps(tmp_path: Path) -> None:
+def test_a_vocabulary_that_cannot_be_read_is_refused_with_a_fix(tmp_path: Path) -> None:
     """A class that has no such file makes a tokenizer of nothing from it, without an error."""
     folder = byte_level(model_in(tmp_path / "there"))
     good = shutil.copytree(folder, tmp_path / "good")

@@ -90,7 +90,7 @@ def test_data_of_this_machine_are_not_sent_to_look_for_on_another(
     assert "sky launch" in succeed(*words, "data.train=/bucket/tokens")
 
 
-def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[str]) -> None:
+def test_a_plan_names_memory_time_cost_and_indivisible_sizes(settings: list[str]) -> None:
     shown = succeed("plan", *settings, "--gpus", 4, "--hardware", "h200", "--price", 3)
     assert "4 x NVIDIA H200" in shown
     assert [line.split()[0] for line in shown.splitlines() if line.endswith("fits")] == ["ddp", "fsdp2", "hsdp"]

@@ -107,7 +107,7 @@ def test_the_microbatches_of_all_ranks_are_the_batch(
 
 
 @pytest.mark.parametrize("start", [0, 4])
-def test_train_feeds_what_batches_gives(
+def test_train_uses_the_batches_of_the_function_batches(
     settings: list[str], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int
 ) -> None:
     """It also holds after a resumption."""
@@ -157,7 +157,7 @@ def test_a_mixture_draws_from_both_at_the_stated_rates(settings: list[str], toke
 
 
 @pytest.mark.parametrize("preset", [SORTING, PAIRING])
-def test_a_recipe_of_ones_own_trains_from_the_command_line(preset: str, tmp_path: Path) -> None:
+def test_an_own_recipe_trains_from_the_command_line(preset: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = (preset, "num_steps=60", "log.every_steps=1", "checkpoint.every_steps=20", "model.dropout=0.1")
     succeed("train", *words, "--out", run)
@@ -167,7 +167,7 @@ def test_a_recipe_of_ones_own_trains_from_the_command_line(preset: str, tmp_path
 
 
 @pytest.mark.parametrize("preset", [SORTING, PAIRING])
-def test_a_recipe_of_ones_own_resumes_exactly(preset: str, tmp_path: Path) -> None:
+def test_an_own_recipe_resumes_exactly(preset: str, tmp_path: Path) -> None:
     import shutil
 
     words = (preset, "num_steps=12", "log.every_steps=1", "checkpoint.every_steps=4", "model.dropout=0.2")
@@ -191,7 +191,7 @@ def test_a_recipe_of_ones_own_resumes_exactly(preset: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("preset", [SORTING, PAIRING])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_recipe_of_ones_own_learns_alike_in_microbatches(preset: str, size: int, tmp_path: Path) -> None:
+def test_an_own_recipe_learns_alike_in_microbatches(preset: str, size: int, tmp_path: Path) -> None:
     """It also holds if every example is compared with the whole batch. Equal up to the order of sums."""
     words = (preset, "num_steps=12", "log.every_steps=1", "precision.compute=float32")
     succeed("train", *words, "--out", tmp_path / "whole")

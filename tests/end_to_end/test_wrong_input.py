@@ -193,7 +193,7 @@ def test_an_unsupported_precision_leaves_no_folder(
     capfd.readouterr()
     answer = pretrainkit(*half, "--launch", "local", "--nproc", "2")
     assert answer.code == 2, answer.err
-    # What ranks print goes past this process.
+    # This process does not capture the output of ranks.
     assert (answer.err + capfd.readouterr().err).count("error: precision.compute=float16") == 1
 
 

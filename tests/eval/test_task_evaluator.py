@@ -101,7 +101,7 @@ def score_of_answers(targets, predictions, aux_values):
     return {"confidence": float(np.mean(aux_values["scores"]))}
 
 
-def test_metrics_get_scores_of_the_targets_or_of_the_answers_as_they_ask():
+def test_metrics_get_the_required_scores_of_targets_or_answers():
     found = TaskEvaluator([task(metrics=[mean_score, score_of_answers])], "validation").evaluate(Knower())
     data = rows("validation", number=7)
     assert found["parity/mean_score"] == pytest.approx(-np.mean([len(row["label"]) + 1 for row in data]))
@@ -275,7 +275,7 @@ def test_paths_are_not_left_half_written(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["parity-1.jsonl"]
 
 
-def test_the_most_frequent_target_is_what_a_model_has_to_beat():
+def test_the_most_frequent_target_is_the_baseline():
     majority = task(source=FunctionSource(lopsided, ("train", "validation")))
     assert most_frequent_target(majority, "train") == "maybe so"
     judged = TaskEvaluator([majority.replace(metrics=[accuracy, mean_score])], "validation").tasks[0]

@@ -78,7 +78,7 @@ def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):
     assert "hf download" not in first
 
 
-def test_an_export_is_pushed_in_one_commit_and_only_what_changed(tmp_path):
+def test_changed_files_of_an_export_are_pushed_in_one_commit(tmp_path):
     pytest.importorskip("huggingface_hub")
     words = ("export", str(part("bert")), "--push", "someone/model", "--revision", "trial", "--json", "--license")
     with served_hub(tmp_path, failures=[503]) as hub:
@@ -108,7 +108,7 @@ class Shelf(Hub):
         self.sent.append(sorted(files))
 
 
-def test_a_dry_run_lists_what_is_missing_and_sends_nothing(tmp_path):
+def test_a_dry_run_lists_missing_files_and_sends_nothing(tmp_path):
     for name, text in (("same.txt", "same"), ("sub/new.txt", "new!!")):
         put(tmp_path / name, text)
     shelf = Shelf()

@@ -86,7 +86,7 @@ def test_a_corpus_that_lacks_a_shard_is_not_read_as_if_it_were_whole(made_corpus
     (made_corpus / "part-00001-of-00002.jsonl").unlink()
     with pytest.raises(DataError, match=r"part-00001-of-00002.jsonl is missing"):
         find_sources([made_corpus])
-    assert len(find_sources([f"{made_corpus}/*.jsonl"])) == 1  # a subset that was asked for
+    assert len(find_sources([f"{made_corpus}/*.jsonl"])) == 1  # a requested subset
 
 
 @pytest.mark.parametrize("pattern", ["corpus", "corpus/*.jsonl", "corpus/part-00000-of-00002.jsonl"])
@@ -216,7 +216,7 @@ def test_shards_are_known_by_their_content_whenever_they_were_written(tmp_path):
         stamps[name] = [source.stamp for source in find_sources([tmp_path / name])]
         assert stamps[name] == [source.stamp for source in find_sources([tmp_path / name / "part-*"])]
     assert stamps["one"] == stamps["two"]
-    # A shard that is not as the manifest says is a file like any other.
+    # A shard that differs from the manifest is an ordinary file.
     shard = tmp_path / "two/part-00000-of-00002.jsonl"
     shard.write_bytes(shard.read_bytes() + b"{}\n")
     assert [source.stamp for source in find_sources([shard])] == [str(shard.stat().st_mtime_ns)]

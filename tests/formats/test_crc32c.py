@@ -32,14 +32,14 @@ def test_published_values_of_rfc_3720(data, crc):
 
 
 @pytest.mark.parametrize("size", [65535, 65536, 65537, 300_001])
-def test_lanes_give_what_bytes_one_by_one_give(size):
+def test_checksums_in_lanes_equal_those_byte_by_byte(size):
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     assert crc32c(data) == bit_by_bit(data)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=20))
-def test_pieces_give_what_each_gives(pieces):
+def test_checksums_of_pieces_equal_those_of_each(pieces):
     data = np.frombuffer(b"".join(pieces), np.uint8)
     sizes = np.array([len(piece) for piece in pieces], np.int64)
     begins = np.cumsum(sizes) - sizes

@@ -106,7 +106,7 @@ def test_policies_are_those_of_the_paper_in_order():
     assert sum(choice[2] for row in rows for choice in row) == 287
 
 
-def test_levels_mean_what_the_original_makes_of_them():
+def test_levels_have_the_meaning_of_the_original():
     assert [amount("posterize", level) for level in range(10)] == [8, 8, 7, 7, 6, 6, 5, 5, 4, 4]
     assert amount("rotate", 9) == 30
     assert amount("shear_x", 9, -1) == pytest.approx(-0.3)

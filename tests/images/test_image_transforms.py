@@ -72,7 +72,7 @@ def test_any_image_becomes_a_square_and_equal_draws_give_equal_images(width, hei
 
 @given(width=SIDES, height=SIDES, last=st.sampled_from([RandomResizeCrop(size=16), Resize(size=16)]))
 @settings(max_examples=40)
-def test_a_file_gives_what_its_pixels_give_where_nothing_is_scaled(width, height, last):
+def test_a_file_equals_its_pixels_if_nothing_is_scaled(width, height, last):
     transform = compose([last, *PHOTOMETRIC])
     data = encoded(noise_image(width, height), "PNG")
     assert (transform.load(data, rng(1)) == transform(open_image(data).decode(), rng(1))).all()
@@ -146,7 +146,7 @@ def test_random_parts_have_uniform_areas_and_log_uniform_aspects():
 
 
 @pytest.mark.parametrize(("width", "height", "part"), [(400, 10, (13, 10)), (10, 400, (10, 13))])
-def test_where_no_draw_fits_the_largest_central_part_is_taken(width, height, part):
+def test_the_largest_central_part_is_used_if_no_draw_fits(width, height, part):
     (window,) = compose([RandomResizeCrop(size=8, scale=(1.0, 1.0))]).draw(width, height, rng())
     assert (window.width, window.height) == part
     assert (window.left, window.top) == ((width - part[0]) // 2, (height - part[1]) // 2)

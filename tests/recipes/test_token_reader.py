@@ -30,7 +30,7 @@ WORDS = st.lists(st.lists(st.text("abc", max_size=6), max_size=12), min_size=1, 
 
 
 @given(words=WORDS, max_length=st.integers(3, 30))
-def test_words_are_read_whole_and_in_order_and_what_does_not_fit_is_counted(words, max_length):
+def test_words_are_read_whole_and_in_order_and_cut_ones_are_counted(words, max_length):
     read = READER.read_words(words, max_length)
     for index, own in enumerate(words):
         batch = read.build(np.array([index]))

@@ -98,7 +98,7 @@ def test_characters_without_a_picture_are_not_drawn_but_in_the_original(latin_fo
     assert original(latin_font).missing("a\ufe0f") == ["\ufe0f"]
 
 
-def test_fallback_fonts_give_what_the_main_font_lacks(fonts, noto):
+def test_fallback_fonts_have_the_characters_that_the_main_font_lacks(fonts, noto):
     hebrew = str(fonts / "NotoSerifHebrew-Regular.otf")
     renderer = Renderer(RendererConfig(font_file=noto, fallback_fonts=(hebrew,)))
     alone = Renderer(RendererConfig(font_file=hebrew))
@@ -167,7 +167,7 @@ def test_glyphs_of_a_layer_add_up_and_layers_cover_each_other(glyphs, seed, num_
     assert np.array_equal(line, expected)
 
 
-def test_the_store_keeps_what_is_near_the_baseline_and_grows(latin_font):
+def test_the_store_keeps_glyphs_near_the_baseline_and_grows(latin_font):
     atlas = GlyphAtlas()
     slots = [atlas.add(np.full((2, 3), value % 256, np.uint8), 1, 1) for value in range(1, 700)]
     line = np.empty((3, 4), np.uint8)

@@ -174,7 +174,7 @@ def test_nothing_of_the_host_changes_a_pixel(latin_font, tmp_path):
         assert page_in_another_process(latin_font, **environment) == plain
 
 
-def test_the_other_engine_does_not_change_what_pango_draws(latin_font):
+def test_the_other_engine_does_not_change_drawings_of_pango(latin_font):
     pytest.importorskip("freetype")
     code = (
         "import sys\nfrom pretrainkit.rendering import Renderer, RendererConfig\n"

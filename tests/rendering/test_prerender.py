@@ -236,7 +236,7 @@ def test_a_finished_folder_is_kept_and_other_settings_are_refused(corpus, small,
         prerender(documents, small, tmp_path / "out", RenderSettings(packing="original"))
 
 
-def test_a_dry_run_counts_what_rendering_gives(corpus, small, tmp_path):
+def test_a_dry_run_has_the_counts_of_rendering(corpus, small, tmp_path):
     found = dry_run(find_documents([corpus]), small, RenderSettings(), tmp_path / "work")
     made = prerender(find_documents([corpus]), small, tmp_path / "out")["train"]
     assert (found.num_documents, found.num_rows, found.num_patches, found.fill_rate) == (

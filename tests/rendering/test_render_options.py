@@ -95,7 +95,7 @@ def test_fallback_fonts_that_are_too_high_are_scaled_down(renderer, change, noto
     assert np.array_equal(fitted.columns("Latin"), plain.columns("Latin"))
 
 
-def test_options_that_are_left_as_they_were_do_not_change_what_is_stored_of_a_renderer(renderer, change):
+def test_options_with_default_values_do_not_change_a_stored_renderer(renderer, change):
     assert settings(renderer.config).keys().isdisjoint({"show_controls", "cut_letters", "fit_fallbacks"})
     for option in ({"show_controls": True}, {"cut_letters": False}, {"fit_fallbacks": True}):
         assert settings(change(renderer, **option).config).items() >= option.items()

@@ -132,7 +132,7 @@ def test_long_text_is_measured_word_by_word(renderer, change, fields, monkeypatc
 
 
 @PATCH_STRATEGIES
-def test_a_word_of_many_canvases_is_cut_without_measuring_what_is_far(renderer, change, fields):
+def test_a_word_of_many_canvases_is_cut_without_measuring_all_of_it(renderer, change, fields):
     short, word = change(renderer, max_seq_length=20, **fields), "without" * 100
     pieces = list(fill_patches(short, f"a {word} b"))
     assert "".join(pieces[1:-1]) == word

@@ -43,7 +43,7 @@ def write_corpus(folder):
     return path
 
 
-def test_the_page_shows_counts_lengths_languages_duplicates_samples_and_what_was_left_out(tmp_path):
+def test_the_page_shows_counts_lengths_languages_duplicates_samples_and_skipped_records(tmp_path):
     pytest.importorskip("py3langid")
     page = tmp_path / "pages" / "corpus.html"
     arguments = ["stats", str(write_corpus(tmp_path)), "--page", str(page), "--title", "Mine & yours", "--json"]

@@ -108,7 +108,7 @@ def run(tmp_path):
     return make_run(tmp_path / "demo")
 
 
-def test_a_resume_is_shown_with_what_differs_from_the_start(run):
+def test_a_resume_is_shown_with_its_differences_from_the_start(run):
     path = run / "provenance.json"
     machine = {"packages": {"torch": "2.13.0"}, "cores": 2, "command": "train"}
     resume = {"step": 300, "changes": {}, **machine, "command": "resume"}

@@ -28,7 +28,7 @@ def summary(run: Path) -> dict:
     return json.loads((run / "summary.json").read_bytes())
 
 
-def test_a_trial_says_how_many_steps_fit_and_the_same_command_resumes_with_them(folder):
+def test_a_trial_prints_how_many_steps_fit_and_the_same_command_resumes_with_them(folder):
     command = ["train", *WORDS, "--hours", str(HOURS), "--resume", "--out", "run"]
     ended = run_here(command)
     assert ended.code == 0, ended.err

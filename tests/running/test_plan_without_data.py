@@ -79,7 +79,7 @@ def test_blocks_that_are_computed_again_hold_less() -> None:
 
 
 @pytest.mark.parametrize(("preset", "batch_size", "gib"), [("bert/base", 512, 20.93), ("pixel/base", 64, 13.53)])
-def test_a_plan_for_a_gpu_is_what_was_measured_on_one(preset: str, batch_size: int, gib: float) -> None:
+def test_a_plan_for_a_gpu_agrees_with_measurements(preset: str, batch_size: int, gib: float) -> None:
     """Peak of torch.cuda.max_memory_allocated in 73 compiled steps on an H200, 27 November 2026, torch 2.11."""
     plan = make_plan(pk.load_config(preset, [f"data.batch_size={batch_size}"]), device="h200")
     assert plan.memory["ddp"].total / 2**30 == pytest.approx(gib, rel=0.05)
@@ -104,7 +104,7 @@ def test_nothing_is_drawn_for_an_encoder_without_weights() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_command_leaves_out_what_no_plan_uses() -> None:
+def test_the_command_imports_no_package_that_no_plan_uses() -> None:
     code = """
 import sys
 from pretrainkit.cli.plan import plan

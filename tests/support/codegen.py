@@ -131,7 +131,7 @@ for name, answer in {
 CudaDriver.map_python_to_cpp_type = lambda self, kind: kind
 CudaDriver.get_benchmarker = lambda self: lambda *_, **__: 1.0
 
-# Patterns are found by tracing small examples on the device, which is not there.
+# Patterns are detected by tracing small examples on the device, which is missing.
 torch._inductor.fx_passes.fuse_attention._sfdp_init = lambda *_, **__: None
 torch._inductor.fx_passes.misc_patterns._misc_patterns_init = lambda *_, **__: None
 torch._inductor.fx_passes.pad_mm._pad_mm_init = lambda *_, **__: None
@@ -171,7 +171,7 @@ def _attention(
 
 
 functional.scaled_dot_product_attention = _attention
-Tensor.pin_memory = lambda self, *_: self  # of a fake tensor there is none
+Tensor.pin_memory = lambda self, *_: self  # a fake tensor has none
 torch._subclasses.fake_tensor.CONSTANT_NUMEL_LIMIT = 0  # else numbers in small tensors are kept, and copied to the card
 
 

@@ -84,7 +84,7 @@ def _row(
             ids = rng.integers(0, modality.vocab_size or 1, num)
             true = rng.integers(0, modality.vocab_size or 1, num)
             if modality.kind in ("pixels", "image"):
-                # The same on both sides, so that no token of an image is given and asked for.
+                # The same on both sides, so that no token of an image is input and target.
                 order = np.random.default_rng((row, segment, number)).permutation(modality.max_tokens)
                 places = np.sort(order[:num] if side == "encoder" else order[-num:] if num else order[:0])
                 ids = places if modality.kind == "pixels" else ids if side == "encoder" else np.zeros(num, np.int64)

@@ -16,7 +16,7 @@ EXCUSED = {
     "config/loader.py: cannot read …": {"dotted.path"},  # the form of a setting
     "dist/env.py: device … was requested": {"device"},  # the same in Python
     "launch/folder.py: … was not launched": {"--launch"},  # starts several processes
-    "recipes/image_tokenizer/config.py: sizes from": {"model.patch_size"},  # says what the sizes follow from
+    "recipes/image_tokenizer/config.py: sizes from": {"model.patch_size"},  # names the source of the sizes
     "recipes/t5/inference.py: an example has no": {"--fields"},  # what is replaced
 }
 """Alternatives that no case follows, by the beginning of the key of their site. It may only shrink."""

@@ -94,7 +94,7 @@ def test_no_more_runs_than_fit_run_at_a_time(machine, most, tmp_path, monkeypatc
     assert len(told) == 8 + len(fewer)
 
 
-def test_a_second_run_waits_until_it_is_known_what_the_first_takes():
+def test_a_second_run_waits_until_the_memory_of_the_first_is_known():
     now, machine = [0.0], Small(100 * GB, GB)
     memory = MemoryBudget(machine, print, 4, clock=lambda: now[0])
     assert memory.fits([], 0)

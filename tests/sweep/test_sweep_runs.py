@@ -174,7 +174,7 @@ def test_a_failed_run_is_named_with_its_message(toys, tmp_path):
         Sweep(plan, tmp_path / "out", worker=Here()).run()
 
 
-def test_files_of_ones_own_are_swept_over_too(toys, tmp_path):
+def test_sweeps_also_work_on_own_files(toys, tmp_path):
     rows = [{"words": ["the", word], "tags": ["O", "X"]} for word in ("fine", "kind")] * 4
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = [f"data.{split}={tmp_path}/rows.jsonl" for split in ("train", "valid")]

@@ -79,7 +79,7 @@ def test_a_cache_gives_the_examples_that_steps_give(task, tmp_path, num_shards):
     assert not (folder / ".work").exists()
 
 
-def test_stats_count_what_is_there_and_rates_use_them(task, tmp_path):
+def test_stats_count_examples_and_rates_use_them(task, tmp_path):
     folder = cache_task(task, tmp_path / "out", num_shards=3)
     stored = task.uncached("train")
     stats = TaskCache(folder).stats("train")

@@ -38,7 +38,7 @@ def of_code(code, hash_seed="0"):
     return done.stdout
 
 
-def test_code_is_the_same_in_every_process_and_not_after_an_edit_of_what_it_uses():
+def test_code_is_equal_in_every_process_and_differs_after_an_edit_of_its_dependencies():
     first = of_code(CODE, "1")
     assert of_code("\n\n" + CODE, "2") == first
     edited = {}

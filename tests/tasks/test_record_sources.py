@@ -104,7 +104,7 @@ def test_a_cache_of_seqio_gives_its_examples_by_index(cache):
     assert again.fingerprint("train") == source.fingerprint("train")
 
 
-def test_a_task_trains_on_what_seqio_tokenized(cache):
+def test_a_task_trains_on_tokens_of_seqio(cache):
     features = {"targets": Feature(ByteVocabulary())}
     task = Task("old", SeqioCache(cache), features, preprocessors=[append_eos_after_trim])
     bound = task.bind("train", {"targets": 3})

@@ -27,7 +27,7 @@ SOURCE = FunctionSource(rows, ("train",))
 OPEN = Task("open", SOURCE, {"targets": Feature(RunVocabulary())}, (tokenize(), CacheMarker(), RunSteps("say how")))
 
 
-def test_a_task_is_used_with_what_the_run_supplies():
+def test_a_task_is_used_with_the_supplies_of_the_run():
     task = OPEN.supplied(Supply(ByteVocabulary(), steps=lambda: [reverse]))
     assert bytes((task.bind("train")[3]["targets"] - 3).astype("uint8")) == b"3 niart"
     assert task.supplied(Supply()) is task
@@ -67,7 +67,7 @@ def test_a_registry_supplies_its_tasks_once_and_those_added_later_too():
     assert registry.get("open") is OPEN
 
 
-def test_a_task_that_cannot_be_sent_is_cached_with_what_was_supplied(tmp_path):
+def test_a_task_that_cannot_be_pickled_is_cached_with_its_supplies(tmp_path):
     steps = (lambda row: row, tokenize(), CacheMarker())
     task = Task("open_and_local", SOURCE, OPEN.features, steps).supplied(Supply(ByteVocabulary()))
     cache_task(task, tmp_path, workers=2, num_shards=2, modules=("json",))

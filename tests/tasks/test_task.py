@@ -156,7 +156,7 @@ def test_a_random_step_before_the_marker_is_reported(caplog):
         ((rekey({"inputs": "number", "targets": "number"}),), "rank 0, but it is declared as int32 of rank 1"),
     ],
 )
-def test_an_example_that_is_not_what_the_features_say_is_refused(steps, message):
+def test_an_example_that_does_not_match_its_features_is_refused(steps, message):
     with pytest.raises(DataError, match=message):
         task(preprocessors=steps).bind("train").example(0)
 

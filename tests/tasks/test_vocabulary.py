@@ -86,7 +86,7 @@ def test_sentencepiece_vocabularies_are_equal_by_content(model, tmp_path):
         check_equal("t", SentencePieceVocabulary(model), added)
 
 
-def test_making_a_vocabulary_reads_no_file_and_using_it_names_what_is_missing(tmp_path):
+def test_creating_a_vocabulary_reads_no_file_and_using_it_names_missing_files(tmp_path):
     vocabulary = SentencePieceVocabulary(tmp_path / "none")
     with pytest.raises(DataError, match="has no SentencePiece model"):
         vocabulary.encode("a")

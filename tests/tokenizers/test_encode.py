@@ -73,7 +73,7 @@ def test_documents_without_ids_are_dropped_and_counted(corpus, unigram, tmp_path
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_control_pieces_in_documents_are_text_or_what_the_usual_library_reads(kind, workers, request, tmp_path):
+def test_control_pieces_in_documents_are_text_or_control_as_in_the_original_library(kind, workers, request, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = request.getfixturevalue(kind)
     mask = load_tokenizer(folder).pieces()[load_tokenizer(folder).special.mask]

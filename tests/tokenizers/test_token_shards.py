@@ -35,7 +35,7 @@ def shards(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(content=SHARDS, wide=st.booleans())
-def test_shards_read_back_what_was_written(tmp_path_factory, content, wide):
+def test_shards_are_read_back_equal(tmp_path_factory, content, wide):
     shards = make(tmp_path_factory.mktemp("shards"), content, 70_000 if wide else 1000)
     documents = [document for shard in content for document in shard]
     sentences = [sentence for document in documents for sentence in document]

@@ -334,7 +334,7 @@ def most_kept_for_backward(work: Callable[[], object]) -> int:
     return most
 
 
-def test_fact_29_four_microbatches_keep_what_one_does() -> None:
+def test_fact_29_four_microbatches_keep_the_memory_of_one() -> None:
     model = TwoTowers(num_features=5000)
     microbatches = cut(to_tensors(host_batch(64, num_features=5000)), [16] * 4)
 

@@ -74,7 +74,7 @@ def test_fact_34_query_key_value_biases_decay_in_compat() -> None:
 
 
 @pytest.mark.parametrize("decay_mask", ["by_name", "by_ndim_compat"])
-def test_wrappers_do_not_change_what_decays(decay_mask) -> None:
+def test_wrappers_do_not_change_which_parameters_decay(decay_mask) -> None:
     config = adam_config(decay_mask=decay_mask)
     model = SmallBert()
     plain = decayed_names(model, config)

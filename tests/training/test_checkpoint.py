@@ -404,7 +404,7 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path) -> 
     done = run_warm(SUPPORT / "kill_while_saving.py", tmp_path / "checkpoints")
     assert done.returncode == 0, done.stderr
     assert "steps in 20 lives" in done.stdout
-    assert "skipping checkpoint" not in done.stderr  # none was even torn
+    assert "skipping checkpoint" not in done.stderr  # no file was damaged
 
 
 def test_looking_at_a_run_does_not_free_its_lock(tmp_path):

@@ -57,7 +57,7 @@ def test_state_loads_into_torch_and_back(first: type, second: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [EagerAdamW, Lamb])
-def test_what_others_expect_of_an_optimizer(kind: type[torch.optim.Optimizer]) -> None:
+def test_an_optimizer_has_the_interface_of_torch(kind: type[torch.optim.Optimizer]) -> None:
     model = make_model()
     optimizer = kind(model.parameters(), **SETTINGS)
     assert isinstance(optimizer, torch.optim.Optimizer)

@@ -128,7 +128,7 @@ print(json.dumps([planned, measured]))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_planned_memory_is_within_a_tenth_of_what_the_process_takes():
+def test_planned_memory_is_within_a_tenth_of_that_of_the_process():
     """Large arrays are given back at once, so that what is resident is what is held."""
     here = Path(__file__).parent
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}

@@ -33,8 +33,8 @@ def fake(*shape: int) -> FakeTensor:
         lambda x: torch.nn.GRU(x.shape[1], 3, batch_first=True, device=x.device)(x[None])[0].detach(),
     ],
 )
-def test_what_is_computed_has_the_form_of_the_real_result(compute, repeat):
-    for _ in range(repeat):  # what was found out once is used again
+def test_computed_results_have_the_form_of_real_ones(compute, repeat):
+    for _ in range(repeat):  # the second time uses a stored result
         found, real = compute(fake(4, 6)), compute(torch.rand(4, 6))
     assert isinstance(found, FakeTensor)
     assert (found.shape, found.dtype, found.stride(), found.storage_offset(), found.device) == (
@@ -53,7 +53,7 @@ def test_views_share_memory_and_results_do_not():
     assert x.fake_storage.nbytes() == 4 * 4 * 6
 
 
-def test_equal_views_share_memory_with_what_they_are_of():
+def test_equal_views_share_memory_with_their_base():
     first, second = fake(4, 6), fake(4, 6)
     for x in (first, second):
         for part in (x[1:], x.t(), *x.split(2), *x.split(2)):
@@ -61,7 +61,7 @@ def test_equal_views_share_memory_with_what_they_are_of():
     assert [part.storage_offset() for part in (second[1:2][0], second[2:3][0], second[2:3][0])] == [6, 12, 12]
 
 
-def test_what_takes_another_shape_leaves_its_equals_alone():
+def test_changing_a_shape_in_place_does_not_change_equal_tensors():
     x = fake(0)
     torch.add(fake(3), 1, out=x)
     assert (fake(0) + 1).shape == (0,)

@@ -29,7 +29,7 @@ def test_equal_names_and_shapes_are_taken_over_as_they_are():
     assert (found.drawn, found.ignored) == ((), ())
 
 
-def test_everything_that_differs_is_named_in_one_message_with_what_to_do():
+def test_all_differences_are_named_in_one_message_with_a_fix():
     given = {"embedding": (6, 4), "encoder.0.w": (4, 4), "encoder.1.w": (4, 4), "other": (1,)}
     text = message(given)
     assert "missing in the checkpoint: head" in text
@@ -47,7 +47,7 @@ def test_missing_tensors_are_drawn_and_unexpected_ones_ignored_if_configured():
     assert found.ignored == ("old",)
 
 
-def test_patterns_name_what_is_read_with_groups():
+def test_patterns_rename_with_groups():
     given = {"embedding": (8, 4), "block_0/kernel": (4, 4), "block_1/kernel": (4, 4), "head": (4, 8)}
     found = plan(given, rename=[{"pattern": r"encoder\.(\d)\.w", "to": r"block_\1/kernel"}])
     assert found.sources["encoder.1.w"] == "block_1/kernel"

@@ -55,7 +55,7 @@ def test_singular_vectors_stay_and_singular_values_come_near_one(shape, dtype):
     assert off_diagonal.abs().max() < (1e-4 if dtype is torch.float32 else 0.05)
 
 
-def test_batches_together_become_what_each_becomes_alone():
+def test_batches_computed_together_equal_each_alone():
     torch.manual_seed(0)
     batches = [torch.randn(shape) for shape in ((2, 4, 12), (1, 6, 12), (3, 4, 9), (1, 6, 6))]
     alone = [orthogonalised([batch], torch.float32)[0] for batch in batches]

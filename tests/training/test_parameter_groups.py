@@ -27,7 +27,7 @@ def test_with_the_mask_all_every_parameter_decays():
     assert set(found.values()) == {(0.3, 1.0)}
 
 
-def test_groups_change_what_their_pattern_finds_and_the_last_one_counts():
+def test_groups_change_matching_parameters_and_the_last_one_counts():
     groups = (ParameterGroup(pattern="bias", weight_decay=0.0), ParameterGroup(pattern=r"^0\.", lr_scale=0.1))
     config = OptimizerConfig(peak_lr=1, weight_decay=0.3, decay_mask="all", groups=groups)
     found = settings_by_name(model(), config)

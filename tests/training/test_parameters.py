@@ -18,7 +18,7 @@ def test_wrappers_leave_no_trace_in_names(name, plain) -> None:
     assert plain_name(name) == plain
 
 
-def test_a_rank_keeps_all_elements_of_what_is_not_sharded() -> None:
+def test_a_rank_keeps_all_elements_of_unsharded_tensors() -> None:
     assert [num_local_elements(torch.ones(3, 4), rank) for rank in range(2)] == [12, 12]
 
 

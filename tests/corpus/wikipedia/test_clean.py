@@ -50,7 +50,7 @@ def clean(text, **options):
         ("{{PAGENAME}} is {{lc:ABC}} {{#if: x |yes|no}} {{#ifeq:1|2|t|f}}", "A Title is abc yes f"),
     ],
 )
-def test_markup_becomes_what_a_reader_sees(wikitext, text):
+def test_markup_becomes_the_visible_text(wikitext, text):
     assert clean(wikitext) == text
 
 
@@ -242,7 +242,7 @@ def test_the_reader_knows_every_function_that_the_compatible_one_knows(name):
         ("{{subst:uc:a}} {{safesubst:#if:x|y}} {{subst:PAGENAME}}", "A y A Title"),
     ],
 )
-def test_functions_give_what_mediawiki_gives(wikitext, text):
+def test_functions_have_the_results_of_mediawiki(wikitext, text):
     assert clean(wikitext) == text
 
 

@@ -131,7 +131,7 @@ def test_every_metric_requires_as_many_answers_as_questions_and_at_least_one(met
         metric(targets, [])
 
 
-def test_all_metrics_have_the_form_that_tasks_ask_for_and_load_no_torch():
+def test_all_metrics_have_the_form_that_tasks_require_and_load_no_torch():
     assert len(FUNCTIONS) == 17
     assert {metric_kind(metric) for metric in FUNCTIONS} == {"predictions"}
     heavy = "{'torch', 'sacrebleu', 'nltk', 'scipy'}"

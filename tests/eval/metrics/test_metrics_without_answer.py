@@ -25,7 +25,7 @@ def test_the_best_threshold_is_the_best_of_all(rows):
 
 
 @given(st.lists(st.tuples(st.lists(ANSWER.filter(lambda a: a != "the"), min_size=1), ANSWER), min_size=1))
-def test_where_all_questions_have_answers_it_is_the_older_metric(rows):
+def test_it_equals_the_older_metric_if_all_questions_have_answers(rows):
     targets, said = map(list, zip(*rows, strict=True))
     assert squad_v2(targets, said) == pytest.approx(squad(targets, said))
 

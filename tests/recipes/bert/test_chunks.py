@@ -132,7 +132,7 @@ def test_fact_20_hundred_sentences_of_ten_tokens_give_seven_full_pairs_and_one_o
     assert index.document_sizes.tolist() == [8]
     assert (segments.num_text[rows < 7] == 125).all()
     assert (segments.num_text[rows == 7] == 90).all()
-    # The last chunk is not trimmed: the length of the part that comes first in the document tells the split.
+    # The last chunk is not trimmed: the split is the length of the part that is first in the document.
     first = np.where(segments.is_swapped, segments.lengths_B2[:, 1], segments.lengths_B2[:, 0])[rows == 7]
     assert stats.chisquare(np.bincount(first // 10, minlength=9)[1:]).pvalue > 1e-4
 

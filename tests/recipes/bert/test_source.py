@@ -89,7 +89,7 @@ def restored(batch: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def test_fact_19_rows_are_spans_of_one_document_without_control_tokens(tmp_path):
-    # Token i of the corpus has id 300 + i, so an id says where it came from.
+    # Token i of the corpus has id 300 + i, so an id reveals its position.
     lengths = [[len(sentence) for sentence in document] for document in documents_of(60)]
     num_tokens = sum(map(sum, lengths))
     ids = iter(np.split(np.arange(300, 300 + num_tokens), np.cumsum([n for document in lengths for n in document])))
@@ -241,7 +241,7 @@ def test_lossless_shows_every_token_of_the_corpus_once(folders):
     assert np.bincount(ids[ids >= 261], minlength=VOCAB_SIZE).tolist() == expected.tolist()
 
 
-def test_the_share_of_lost_tokens_is_what_is_lost(folders):
+def test_the_share_of_lost_tokens_equals_a_count(folders):
     source = open_bound(run_of(folders["b"]))
     ids = restored(source.build(records_of(source, sum(source.sizes))))
     num_tokens = sum(len(s) for d in documents_of(25, seed=1, mean_sentence=40) for s in d)

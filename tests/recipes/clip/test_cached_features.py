@@ -70,7 +70,7 @@ def test_losses_and_weights_are_those_without_the_cache(sets, tmp_path, text):
     assert towers == (["image"] if text == "true" else ["image", "text"])
 
 
-def test_a_resumed_run_uses_what_the_first_start_computed(sets, tmp_path):
+def test_a_resumed_run_uses_the_results_of_the_first_start(sets, tmp_path):
     cached = ["data.cache_frozen=true"]
     api.train(config_of(sets, *cached), tmp_path / "whole", device="cpu")
     api.train(config_of(sets, *cached, "num_steps=6", "schedule.name=constant"), tmp_path / "half", device="cpu")

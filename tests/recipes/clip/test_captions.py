@@ -81,7 +81,7 @@ def test_a_list_of_pieces_is_read_as_berts_tokenizer(tmp_path):
     assert CaptionTokenizer(tmp_path).encode_bare(["DOG"]) == [[1]]
 
 
-def test_begin_and_end_are_what_the_tokenizer_puts_there_and_no_mask_is_needed(tmp_path):
+def test_begin_and_end_are_those_of_the_tokenizer_and_no_mask_is_needed(tmp_path):
     """CLIP's own tokenizer is like this."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 

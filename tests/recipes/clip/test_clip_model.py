@@ -35,7 +35,7 @@ def test_fact_16_embeddings_have_length_one_and_zeros_stay_zeros():
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-def test_one_tower_alone_gives_what_both_give():
+def test_one_tower_alone_equals_both():
     model, (ids, num_tokens) = random_model(run_config()), captions()
     both = embed(model)
     assert model(images()).keys() == {"image"}
@@ -237,7 +237,7 @@ def test_every_parameter_gets_a_gradient():
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
-def test_fact_34_what_decays_by_name():
+def test_fact_34_parameters_that_decay():
     decays = decayed_names(
         random_model(run_config(objective=ClipObjectiveConfig(loss="siglip"))), OptimizerConfig(peak_lr=1)
     )

@@ -781,7 +781,7 @@ def test_images_without_projection_have_the_width_of_the_embeddings(timm):
     random_model(config.changed(model={"projection": {"dim": int(advice.rpartition("=")[2])}}))
 
 
-def test_a_file_alone_is_read_with_the_settings_that_the_message_asks_for(tmp_path):
+def test_a_file_alone_is_read_with_the_settings_of_the_message(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(LikeOpenAI().state_dict(), path)
     with pytest.raises(InputError) as refused:

@@ -80,7 +80,7 @@ def same(first, second) -> bool:
 # ---- batches ----
 
 
-def test_a_batch_is_what_its_records_say_in_any_slices(tokenizer, two_sets):
+def test_a_batch_has_its_records_in_any_slices(tokenizer, two_sets):
     source = opened(tokenizer, two_sets, text_augment={"probability": 0.3}, pad_captions="max_length")
     records = all_records(source)
     whole = source.build(records)
@@ -144,7 +144,7 @@ def jpeg(number, size=(431, 320)):
 
 
 @pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
-def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokenizer, two_sets, tmp_path, kernel):
+def test_evaluation_decodes_files_like_torchvision_bit_for_bit(tokenizer, two_sets, tmp_path, kernel):
     try:
         import_torchvision()
     except ImportError:
@@ -207,7 +207,7 @@ def test_erased_boxes_are_normalized_floats_and_the_rest_is_the_uint8_image(toke
     np.testing.assert_allclose(floats, expected, atol=1e-5)
 
 
-def test_the_fingerprint_follows_what_batches_depend_on(tokenizer, two_sets):
+def test_the_fingerprint_depends_on_everything_that_batches_depend_on(tokenizer, two_sets):
     base = opened(tokenizer, two_sets)
     assert opened(tokenizer, two_sets, num_workers=7, batch_size=2).fingerprint == base.fingerprint
     others = [

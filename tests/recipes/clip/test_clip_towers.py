@@ -65,7 +65,7 @@ def test_convolutional_encoders_take_their_own_normalization_and_no_image_size(t
     assert tower.mean_and_deviation[0] == pytest.approx((0.485, 0.456, 0.406))
 
 
-def test_patch_dropout_is_decided_by_what_the_constructor_takes(timm):
+def test_patch_dropout_depends_on_the_arguments_of_the_constructor(timm):
     tower = build_image_tower(tiny_timm(patch_dropout=0.5)).train()
     pixels = torch.randn(2, 3, 32, 32)
     assert not torch.equal(tower(pixels), tower(pixels))
@@ -323,7 +323,7 @@ OTHERS = {"clip_text_model", "deberta-v2", "esm", "modernbert", "mpnet", "rember
 
 
 @pytest.mark.parametrize("kind", sorted(TAKING_PAIRS | OTHERS))
-def test_a_mask_of_pairs_is_what_a_mask_of_tokens_is(transformers, kind):
+def test_a_mask_of_pairs_equals_a_mask_of_tokens(transformers, kind):
     known = transformers.AutoConfig.for_model(kind)
     encoder = encoder_from({"model_type": kind} | {k: v for k, v in SMALL.items() if hasattr(known, k)}).eval()
     assert takes_mask_of_pairs(encoder) is (kind in TAKING_PAIRS)

@@ -32,7 +32,7 @@ def test_fact_19_gradients_and_terms_of_two_ranks_are_those_of_one(settings, str
         assert relative_error(pair[rank][case]["gradients"], alone[case]["gradients"]) < tolerance
         for name, (total, weight) in alone[case]["terms"].items():
             found = pair[rank][case]["terms"][name]
-            # Equal captions on two ranks may be told apart by rounding where they are not gathered.
+            # Equal captions on two ranks may differ by rounding where they are not gathered.
             is_by_blocks = settings == {"loss": "siglip"} and "accuracy" in name
             allowed = 1.01 / weight if is_by_blocks else 1e-6
             torch.testing.assert_close(found[0] / found[1], total / weight, rtol=1e-5, atol=float(allowed))

@@ -100,7 +100,7 @@ def test_pairs_of_the_hub_are_read_by_split_revision_and_configuration(hub, tmp_
     assert "hf://datasets/someone/nothing" in missing.stderr
 
 
-def test_a_saved_data_set_gives_what_folders_give(saved):
+def test_a_saved_data_set_equals_folders(saved):
     near = open_class_images(ClassificationConfig(path=f"{saved}/classes"))
     far = open_class_images(ClassificationConfig(path=f"{saved}/saved"))
 

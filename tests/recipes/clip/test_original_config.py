@@ -206,7 +206,7 @@ def test_the_keys_of_a_file_decide_its_reader(tmp_path):
     )
 
 
-def test_ranks_that_do_not_divide_the_batch_are_refused_with_what_does():
+def test_ranks_that_do_not_divide_the_batch_are_refused_with_numbers_that_do():
     with pytest.raises(ConfigError) as error:
         import_file(DGA, nproc=3)
     advised = followed(error.value, "recipes/clip/original_config.py: a batch of")
@@ -303,7 +303,7 @@ def test_a_run_starts_from_weights_of_zerovl_as_the_notes_describe(timm, transfo
     assert torch.equal(started.text_projection.linear.weight, weights.text_projection.linear.weight)
 
 
-def test_a_file_of_weights_is_refused_before_training_with_what_reads_it(tmp_path, monkeypatch):
+def test_a_file_of_weights_is_refused_before_training_with_the_setting_that_reads_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.pth").write_bytes(b"1")
     found = command("config", "check", "clip/zerovl-14m", "init_from=x.pth")

@@ -264,7 +264,7 @@ def test_patterns_name_archives_and_missing_ones_are_counted(tmp_path):
         opened(tmp_path / "a-{01..04}.tar")
 
 
-def test_a_set_is_called_by_what_its_archives_share():
+def test_a_set_has_the_common_name_of_its_archives():
     names = {"x/cc3m": "cc3m", "x/cc3m/{000..331}.tar": "cc3m", "x/cc3m/*/a-*.tar": "cc3m", "a.tar": "a.tar"}
     assert {path: set_name(ClipSourceConfig(path=path)) for path in names} == names
 

@@ -68,7 +68,7 @@ def content(pairs):
 
 
 @pytest.mark.parametrize("pattern", ["/train/{00000..00002}.tar", "/train/*.tar", "/train", "", "/"])
-def test_patterns_and_folders_of_object_storage_give_what_those_of_a_disk_give(folder, bucket, pattern):
+def test_patterns_and_folders_of_object_storage_equal_those_of_a_disk(folder, bucket, pattern):
     near, far = opened(f"{folder}{pattern}"), opened(f"{bucket}{pattern}")
     assert len(far) == NUM_ARCHIVES * NUM_SAMPLES
     assert content(far) == content(near)

@@ -66,7 +66,7 @@ def png(values):
     return file.getvalue()
 
 
-def test_a_deep_check_reads_every_file_and_names_what_cannot_be_used(data, tmp_path):
+def test_a_deep_check_reads_every_file_and_names_unusable_ones(data, tmp_path):
     whole = (tmp_path / "train" / "rgb" / "0000" / "00000.png").read_bytes()
     with_nan = np.where(np.eye(40, dtype=bool), np.nan, 1.0).astype(np.float32)
     in_pixels = {"boxes": [9, 9, 30, 30], "score": 1, "class_name": "box"}
@@ -92,7 +92,7 @@ def test_a_deep_check_reads_every_file_and_names_what_cannot_be_used(data, tmp_p
         assert f"{tmp_path / 'train'}/{name}" in found.splitlines()[0]
 
 
-def test_a_deep_check_finds_what_only_some_random_parts_of_training_would_meet(data, tmp_path):
+def test_a_deep_check_detects_errors_that_only_some_random_crops_would_meet(data, tmp_path):
     """The problems are a class in one corner, and a box without a class outside of the centre square."""
     folder = tmp_path / "train"
     classes = np.zeros((40, 60), np.uint16)

@@ -178,7 +178,7 @@ def test_float32_takes_its_fast_paths_to_the_same_gradients(variant):
         assert error < 1e-4
 
 
-def test_a_hook_may_keep_what_a_layer_gave_in_evaluation():
+def test_a_hook_may_keep_the_output_of_a_layer_in_evaluation():
     model, kept = build(small()).eval(), []
     layer = model.encoder[0].attention
     layer.register_forward_hook(lambda _module, _inputs, found: kept.extend((found, found.detach().clone())))
@@ -196,7 +196,7 @@ def test_an_empty_batch_has_no_losses_and_zero_gradients():
     assert not any(gradient.any() for gradient in torch.autograd.grad(total, list(model.parameters())))
 
 
-def test_what_is_in_padding_changes_nothing():
+def test_content_of_padding_changes_nothing():
     model = make_model()
     batch = random_batch()
     before = model(read_batch(as_doubles(batch), model.config, layout="rows"))

@@ -104,7 +104,7 @@ def test_data_sets_and_mixtures_are_read(main: Path) -> None:
     assert [source.path for source in config.data.valid] == ["held_out"]
 
 
-def test_held_out_sets_have_what_those_of_the_same_name_have(main: Path) -> None:
+def test_held_out_sets_have_the_modalities_of_those_with_their_name(main: Path) -> None:
     config = imported(main)
     (train,), (valid,) = config.data.train, config.data.valid
     assert (valid.path, train.path) == ("held_out", "shards/[rgb,caption]/shard-{00000..00009}.tar")

@@ -181,6 +181,6 @@ def test_parts_move_boxes_as_they_move_pixels():
     assert centre_square(100, 200) == Part(0, 50, 100, 100, False, (100, 200))
 
 
-def test_merging_leaves_out_what_no_target_explains():
+def test_merging_leaves_out_tokens_without_a_target():
     ids = merge_spans(np.array([7, 5, 8, 6], np.int32), np.array([5, 1, 2], np.int32), frozenset({5, 6}))
     assert ids.tolist() == [7, 1, 2, 8]

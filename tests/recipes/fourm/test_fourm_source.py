@@ -37,7 +37,7 @@ def assert_equal(one, other):
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
-def test_tar_files_give_what_folders_give(folders, tokenizer, tmp_path):
+def test_tar_files_equal_folders(folders, tokenizer, tmp_path):
     pattern = write_tars(tmp_path, 10)
     from_folders = open_source(config_of(str(folders), tokenizer), "train")
     from_tars = open_source(config_of(pattern, tokenizer), "train")
@@ -45,7 +45,7 @@ def test_tar_files_give_what_folders_give(folders, tokenizer, tmp_path):
     assert_equal(from_tars.build(records_of(from_tars)), from_folders.build(records_of(from_folders)))
 
 
-def test_archives_behind_an_address_give_what_folders_give(folders, tokenizer, tmp_path, monkeypatch):
+def test_archives_at_an_address_equal_folders(folders, tokenizer, tmp_path, monkeypatch):
     import fsspec
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -32,7 +32,7 @@ def by_hand(logits: np.ndarray, top_k: float, top_p: float) -> set[int]:
     top_k=st.sampled_from([0, 1, 5, 100, 0.25, 0.01]),
     top_p=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
 )
-def test_filters_keep_what_brute_force_keeps(seed: int, num: int, top_k: float, top_p: float) -> None:
+def test_filters_equal_brute_force(seed: int, num: int, top_k: float, top_p: float) -> None:
     logits = np.random.default_rng(seed).normal(size=num) * 2
     kept = filtered(torch.from_numpy(logits)[None], top_k=top_k, top_p=top_p)[0].isfinite().nonzero()[:, 0]
     assert set(kept.tolist()) == by_hand(logits, top_k, top_p)

@@ -122,7 +122,7 @@ def test_prompts_are_captions_and_variations_differ(setup: Setup) -> None:
     assert alone[0]["outputs"] == answers[0]["outputs"]
 
 
-def test_prompts_become_what_training_gives_the_encoder(setup: Setup) -> None:
+def test_prompts_become_the_inputs_of_training(setup: Setup) -> None:
     vocabulary = TextVocabulary(setup.tokenizer)
     a, ball, hole = vocabulary.encode_words(["a", "ball", "[S_1]"])
     given = Link(setup.config, setup.model, vocabulary)

@@ -191,7 +191,7 @@ def test_a_target_is_an_input_of_those_behind_it(model: FourM) -> None:
     )
 
 
-def test_the_encoder_computes_only_what_has_changed(model: FourM) -> None:
+def test_the_encoder_computes_only_changes(model: FourM) -> None:
     def encoded(*targets: TargetConfig) -> int:
         sampler = sampler_of(model)
         sampler.run(GenerationPlan(targets=targets), given(), EXAMPLES, [RGB.name])

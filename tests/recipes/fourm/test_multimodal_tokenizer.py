@@ -44,7 +44,7 @@ def test_reserved_words_are_detected_in_texts(tmp_path):
     assert len(caption) == 5
 
 
-def test_words_one_by_one_are_what_the_text_is(tmp_path):
+def test_words_encoded_one_by_one_equal_the_text(tmp_path):
     vocabulary = TextVocabulary(folder(tmp_path))
     words = ["v0=1", "v1=20", "v2=300", "v3=4", "wine glass", "polygon", "sitting", "none"]
     assert vocabulary.encode_words(words) == vocabulary.encode([" ".join(words)])[0]

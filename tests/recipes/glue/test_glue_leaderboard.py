@@ -58,7 +58,7 @@ def test_a_complete_submission_has_no_problems(tmp_path):
         ("STS-B.tsv", "index\tprediction\n0\t1.000000\n1\t2\n2\t3.000000\n", "1 answers are not among numbers"),
     ],
 )
-def test_the_check_names_what_is_wrong(name, text, problem, tmp_path):
+def test_the_check_names_problems(name, text, problem, tmp_path):
     files = submission() | {name: text}
     path = write_submission({key: value for key, value in files.items() if value is not None}, tmp_path / "s.zip")
     found = problems_of(path, SIZES)

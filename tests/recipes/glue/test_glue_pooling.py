@@ -33,7 +33,7 @@ def test_the_texts_of_a_pair_are_compared():
 
 
 @pytest.mark.parametrize("is_pair", [False, True])
-def test_the_head_is_as_wide_as_what_it_reads(is_pair):
+def test_the_head_has_the_width_of_its_input(is_pair):
     for pooling in (None, "cls", "mean", "max", "texts"):
         width = pooled_width(3, pooling, is_pair=is_pair)
         assert width == (pooled(X_TD, PAIRS if is_pair else BATCH, pooling).shape[1] if pooling else 3)

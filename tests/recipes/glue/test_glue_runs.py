@@ -31,7 +31,7 @@ def finished(encoder, glue, tmp_path_factory):
     return out, finetune("sst2", encoder, glue, out, "data.num_epochs=6")
 
 
-def test_it_learns_what_the_words_say(finished):
+def test_it_learns_classes_from_words(finished):
     assert finished[1]["valid_accuracy"] > 90
 
 
@@ -193,7 +193,7 @@ def test_the_verb_predict_answers_another_split_of_the_task(finished, tmp_path):
     assert 100 * right / len(truth) == pytest.approx(finished[1]["valid_accuracy"])
 
 
-def test_evaluating_a_run_again_gives_what_training_gave(finished):
+def test_evaluating_a_run_again_equals_training(finished):
     metrics = api.evaluate(finished[0], device="cpu")
     assert metrics == {name: finished[1][f"valid_{name}"] for name in metrics}
 

@@ -166,7 +166,7 @@ def test_answers_are_spans_of_the_context(finished, files, tmp_path):
     assert 100 * right / len(lines) == pytest.approx(finished[1]["valid_em"])
 
 
-def test_evaluating_questions_again_gives_what_training_gave(finished):
+def test_evaluating_questions_again_equals_training(finished):
     metrics = api.evaluate(finished[0], device="cpu")
     assert metrics == {name: finished[1][f"valid_{name}"] for name in metrics}
 

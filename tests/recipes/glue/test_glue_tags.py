@@ -41,14 +41,14 @@ def finished(encoder, files, tmp_path_factory):
     return out, finetune(encoder, files, out, "data.num_epochs=4", "evaluate.every_epochs=null")
 
 
-def test_it_learns_what_each_word_is(finished):
+def test_it_learns_the_tag_of_each_word(finished):
     assert finished[1]["valid_f1"] > 90
     assert finished[1]["valid_score"] == finished[1]["valid_f1"]
     assert finished[1]["valid_accuracy"] > 90
     assert finished[1]["valid_cut_words"] == 0
 
 
-def test_evaluating_words_again_gives_what_training_gave(finished):
+def test_evaluating_words_again_equals_training(finished):
     metrics = api.evaluate(finished[0], device="cpu")
     assert metrics == {name: finished[1][f"valid_{name}"] for name in metrics}
 

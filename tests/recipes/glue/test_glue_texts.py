@@ -156,7 +156,7 @@ def read_labels(labels, task, path):
     return [row.truth for row in read_place(open_rows(path, "train"), "train", task, needs_label=True)]
 
 
-def test_in_files_of_ones_own_minus_one_and_minus_are_labels_like_others(tmp_path):
+def test_minus_one_and_minus_are_ordinary_labels_in_own_files(tmp_path):
     own = task_of(GlueDataConfig(texts=("t",)))
     for labels in ([-1, 0, 1], [-1.0, 0.5], ["-1", "1"], ["-", "+"]):
         assert read_labels(labels, own, tmp_path / "rows.jsonl") == labels
@@ -174,7 +174,7 @@ def test_the_examples_follow_from_length_and_rows(encoder, glue):
     assert len(prints) == 2
 
 
-def test_a_task_and_files_of_ones_own_exclude_each_other():
+def test_a_task_and_own_files_exclude_each_other():
     config = PRESETS["cola"]().model_copy(update={"data": GlueDataConfig(task="cola", texts=("a",))})
     assert any("data.texts" in problem for problem in config.problems())
 

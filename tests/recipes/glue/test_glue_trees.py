@@ -107,7 +107,7 @@ def test_it_learns_where_words_belong(finished):
     assert api.open_model(finished[0]).config.model.classes == ("after", "mark", "root")
 
 
-def test_evaluating_trees_again_gives_what_training_gave(finished):
+def test_evaluating_trees_again_equals_training(finished):
     metrics = api.evaluate(finished[0], device="cpu")
     assert metrics == {name: finished[1][f"valid_{name}"] for name in metrics}
 

@@ -65,7 +65,7 @@ def test_sampling_begins_at_the_end_and_is_even() -> None:
 def test_who_knows_the_image_makes_it_in_any_number_of_steps(prediction: str, schedule: str) -> None:
     decoder = Knows(NoiseConfig(schedule=schedule, prediction=prediction, ends_in_noise=prediction != "noise"))
     if prediction == "noise" and schedule == "shifted_cosine":
-        return  # nothing is left at its end, whatever is asked
+        return  # nothing is left at its end, for any request
     tolerance = 2e-2 if prediction == "noise" else 1e-3  # an image that is nearly gone is divided by what is left
     for num_steps in (1, 7):
         made = decoder.sample(CODES, KEYS, 4, num_steps)
@@ -74,7 +74,7 @@ def test_who_knows_the_image_makes_it_in_any_number_of_steps(prediction: str, sc
 
 @pytest.mark.parametrize("prediction", ["image", "noise", "velocity"])
 @pytest.mark.parametrize("loss", ["prediction", "noise"])
-def test_targets_are_what_the_right_answer_is(prediction: str, loss: str) -> None:
+def test_targets_are_the_right_answers(prediction: str, loss: str) -> None:
     decoder = Knows(NoiseConfig(prediction=prediction, loss=loss)).eval()
     found, wanted = decoder.denoise(IMAGES, CODES, KEYS)
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)

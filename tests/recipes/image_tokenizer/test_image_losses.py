@@ -86,7 +86,7 @@ def timm():
 
 
 @pytest.mark.parametrize("distance", ["cosine", "mse", "l1"])
-def test_another_network_sees_what_differs(timm, distance: str) -> None:
+def test_another_network_measures_the_difference(timm, distance: str) -> None:
     from pretrainkit.recipes.image_tokenizer.losses import Perceptual
 
     perceptual = Perceptual(PerceptualConfig(weight=1.0, distance=distance, **SMALL))

@@ -62,7 +62,7 @@ def records(rows, seed=0):
     return Records(np.zeros_like(rows), np.zeros_like(rows), rows, keys)
 
 
-def test_a_row_in_another_size_is_what_a_renderer_of_that_size_draws(folders, latin_font):
+def test_a_row_in_another_size_equals_a_drawing_in_that_size(folders, latin_font):
     source = source_of(folders["text"], sizes=[6.0])
     chosen = records(np.arange(40) % len(source.components[0]))
     own = open_source(run_config(folders["text"]), "train")
@@ -139,7 +139,7 @@ def test_text_that_cannot_be_drawn_is_refused_before_training(folders, tmp_path)
         PixelAugmentConfig(inks=("puce",))
 
 
-def test_another_font_keeps_the_renderers_own_for_what_it_lacks(folders, latin_font, tmp_path):
+def test_another_font_keeps_the_renderers_own_for_missing_characters(folders, latin_font, tmp_path):
     (tmp_path / "other.ttf").write_bytes(Path(latin_font).read_bytes() + b"other")
     source = source_of(folders["text"], fonts=[str(tmp_path / "other.ttf")])
     plain = source_of(folders["text"])
@@ -166,7 +166,7 @@ def test_temperature_brings_small_sets_more_often(folders):
         bind(run_config(weighted, temperature=4.0))
 
 
-def test_blank_patches_weigh_as_much_as_the_config_says():
+def test_blank_patches_have_the_configured_weight():
     torch.manual_seed(0)
     pixels = np.full((1, 16, 6 * 16), 255, np.uint8)
     pixels[:, 4:9, 3:40] = np.random.default_rng(0).integers(0, 255, (5, 37), dtype=np.uint8)

@@ -55,7 +55,7 @@ def finetune(place: Path, out: Path, *more: str) -> dict:
     return api.train(config, out, device="cpu")
 
 
-def test_it_learns_what_letters_look_like(folder: Path, tmp_path: Path) -> None:
+def test_it_learns_the_look_of_letters(folder: Path, tmp_path: Path) -> None:
     assert finetune(folder, tmp_path / "run", "num_steps=30", "checkpoint.every_steps=30")["valid_accuracy"] > 90
 
 

@@ -180,7 +180,7 @@ def test_a_source_can_be_pickled_after_use(folders):
         assert equal(pickle.loads(pickle.dumps(source)).build(chosen), before)
 
 
-def test_the_fingerprint_changes_with_what_changes_examples(folders):
+def test_the_fingerprint_changes_with_settings_of_examples(folders):
     path = str(folders["text"])
     variants = [
         run_config(path),

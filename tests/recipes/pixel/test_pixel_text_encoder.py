@@ -44,7 +44,7 @@ def texts(seed: int, lengths: list[int], *, colors: int = 0) -> dict[str, Tensor
 
 @settings(max_examples=20)
 @given(lengths=LENGTHS, seed=st.integers(0, 1000), colors=st.sampled_from([0, 3]))
-def test_without_masks_it_sees_what_pretraining_sees(
+def test_without_masks_it_has_the_features_of_pretraining(
     trained: PixelForPretraining, lengths: list[int], seed: int, colors: int
 ) -> None:
     pixels, num_text, is_masked = pictures(seed, lengths, colors=colors)
@@ -56,7 +56,7 @@ def test_without_masks_it_sees_what_pretraining_sees(
 
 
 @pytest.mark.parametrize("changed", [{"positions": "rotary"}, {"pixel_zero": "white"}])
-def test_models_of_every_kind_see_what_pretraining_sees(changed: dict[str, str]) -> None:
+def test_models_of_every_kind_have_the_features_of_pretraining(changed: dict[str, str]) -> None:
     run = small_run(**changed)
     model = build(run.model).eval()
     pixels, num_text, is_masked = pictures(0, [9, 16])

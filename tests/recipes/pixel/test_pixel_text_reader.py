@@ -69,7 +69,7 @@ def patches_of(batch: dict[str, np.ndarray], row: int) -> np.ndarray:
     return batch["patches"][begin + 1 : end].reshape(-1, 16, 16)
 
 
-def test_examples_are_what_the_renderer_draws(reader: PixelReader) -> None:
+def test_examples_equal_drawings_of_the_renderer(reader: PixelReader) -> None:
     texts = ["one", "", "a longer text with words", "x" * 400]
     read = reader.read([texts], 40)
     batch = read.build(np.array([3, 0, 2, 1]))
@@ -144,7 +144,7 @@ def test_an_example_without_words_is_refused(reader: PixelReader) -> None:
         reader.read_words([["a"], []], 20)
 
 
-def test_windows_cover_each_context_and_offsets_say_where(reader: PixelReader) -> None:
+def test_windows_cover_each_context_and_have_offsets(reader: PixelReader) -> None:
     pairs = [("what was seen?", CONTEXT), ("who?", "nobody at all"), ("who saw the moon? " * 9, CONTEXT)]
     read = reader.read_passages(pairs, 60, 16, 20)
     example = read.example_of()

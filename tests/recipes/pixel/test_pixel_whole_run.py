@@ -183,7 +183,7 @@ def test_the_quick_start_ends_in_an_export_that_transformers_loads(
     assert type(getattr(transformers, name).from_pretrained(given)).__name__ == "ViTMAEForPreTraining"
 
 
-def test_a_preset_of_the_quick_start_is_what_transformers_computes(tmp_path: Path, transformers: object) -> None:
+def test_a_preset_of_the_quick_start_has_the_outputs_of_transformers(tmp_path: Path, transformers: object) -> None:
     from pretrainkit.exporting.native import write_native
 
     config = pretrainkit.load_config("pixel/tiny-grid")

@@ -48,7 +48,7 @@ def finetune(place: Path, out: Path, *more: str) -> dict:
     return api.train(config, out, device="cpu")
 
 
-def test_it_learns_what_words_look_like(folder: Path, tmp_path: Path) -> None:
+def test_it_learns_the_look_of_words(folder: Path, tmp_path: Path) -> None:
     more = ["num_steps=60", "checkpoint.every_steps=60", "data.num_epochs=9", "optimizer.peak_lr=5e-3"]
     assert finetune(folder, tmp_path / "run", *more)["valid_accuracy"] > 90
 

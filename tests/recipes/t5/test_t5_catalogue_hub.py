@@ -169,7 +169,7 @@ def test_a_named_task_without_a_folder_asks_the_hub_and_reads_its_columns(name, 
 
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY.names() if name in REGISTRY._tasks])
-def test_every_named_task_has_a_data_set_of_the_hub_or_says_that_it_needs_files(name, monkeypatch):
+def test_every_named_task_has_a_data_set_of_the_hub_or_a_message_that_it_needs_files(name, monkeypatch):
     source = REGISTRY.get_task(name).source
     if not isinstance(source, NamedData):
         pytest.skip("a task of another test")

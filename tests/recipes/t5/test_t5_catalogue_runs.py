@@ -169,7 +169,7 @@ def test_settings_that_no_task_leaves_to_the_run_are_named(folder, tokenizer, ca
     assert told == unread
 
 
-def test_vocabularies_by_what_names_them(tokenizer, tmp_path):
+def test_vocabularies_by_their_kind_of_name(tokenizer, tmp_path):
     assert open_vocabulary("bytes") == ByteVocabulary()
     assert open_vocabulary("bytes", 7) == ByteVocabulary(7)
     assert open_vocabulary(tokenizer).size == 380

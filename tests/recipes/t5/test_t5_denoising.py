@@ -103,7 +103,7 @@ def test_ul2_has_seven_denoisers_each_with_its_length_and_its_mode():
     assert (rates[0], sum(rates[1:3]), rates[3]) == (0.25, 0.25, 0.5)
 
 
-def test_too_short_targets_and_too_few_sentinels_are_refused_with_what_would_do():
+def test_too_short_targets_and_too_few_sentinels_are_refused_with_sufficient_numbers():
     with pytest.raises(ConfigError, match=r"data\.target_length=114"):
         denoisers("span_corruption", (512, 113))
     with pytest.raises(ConfigError, match="needs 128 sentinels"):

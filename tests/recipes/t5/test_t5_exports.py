@@ -52,7 +52,7 @@ SLOW = pytest.param("mt5-small", marks=pytest.mark.slow)  # its vocabulary is a 
 def test_an_export_is_the_run_and_reads_its_ids(tokens: Path, tmp_path: Path, transformers, preset: str) -> None:
     data = [f"data.train={tokens}/train", f"data.valid={tokens}/valid", "model.vocab_size=512"]
     if preset == "mt5-small":
-        data[-1] = "model.vocab_size=250112"  # by which transformers tells it from T5 1.1
+        data[-1] = "model.vocab_size=250112"  # by which transformers distinguishes it from T5 1.1
     pretrainkit.train(pretrainkit.load_config(f"t5/{preset}", [*SHAPE, *data]), tmp_path / "run")
     exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "t5")
     values = json.loads((exported / "config.json").read_text())

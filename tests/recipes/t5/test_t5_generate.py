@@ -52,7 +52,7 @@ def test_sentinels_are_recognized_at_any_position(pieces):
 
 
 @given(words=st.lists(st.sampled_from(["the", "boat", "ona", "river"]), min_size=1, max_size=6), gap=st.integers(0, 5))
-def test_a_gap_that_is_filled_with_what_was_there_gives_the_text_back(pieces, words, gap):
+def test_a_gap_filled_with_its_original_restores_the_text(pieces, words, gap):
     gap = min(gap, len(words) - 1)
     hidden = [*words[:gap], "<extra_id_0>", *words[gap + 1 :]]
     answer = encode(f"<extra_id_0> {words[gap]} <extra_id_1>", pieces)

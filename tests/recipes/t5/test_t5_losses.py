@@ -101,7 +101,7 @@ def training_loss(config, model, batches):
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("make", [row_batch, packed_batch])
-def test_fact_13_what_the_loss_is_divided_by(make, normaliser):
+def test_fact_13_divisor_of_the_loss(make, normaliser):
     model, batch = random_model(model_config()), make()
     config = run_config(model.config, normalize_by=normaliser, z_loss=1e-2)
     config = config.model_copy(

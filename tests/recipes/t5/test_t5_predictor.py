@@ -102,7 +102,7 @@ def test_a_plain_search_of_lists_finds_the_same_beams():
             assert answer.score == pytest.approx(score, abs=1e-4)
 
 
-def test_what_a_search_did_not_finish_is_no_answer_beside_finished_ones():
+def test_unfinished_beams_are_not_answers_beside_finished_ones():
     own = predictor(decoding=DecodingConfig(method="beam", num_beams=6, max_length=2))
     found = own.answers(examples(), num=6)
     for answers in found:
@@ -197,7 +197,7 @@ def test_invalid_settings_are_refused():
         decoding_of(top_k=3, top_p=0.9)
 
 
-def test_the_method_follows_from_what_is_given():
+def test_the_method_follows_from_the_options():
     assert decoding_of(max_length=9) == DecodingConfig(max_length=9)
     assert decoding_of(beams=2, alpha=None) == DecodingConfig(method="beam", num_beams=2)
     assert decoding_of(top_k=5, seed=1) == DecodingConfig(method="sample", top_k=5, seed=1)

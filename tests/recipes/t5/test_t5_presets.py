@@ -39,7 +39,7 @@ def test_the_worked_example_of_the_guide_is_one_short_file():
     assert config.problems() == []
 
 
-def test_the_twin_of_the_worked_example_trains_on_a_cpu_and_asks_for_what_is_open(tmp_path):
+def test_the_twin_of_the_worked_example_trains_on_a_cpu_and_requires_open_settings(tmp_path):
     """On files in the format of C4, with everything of the example but the size and the number of steps."""
     words = [chr(97 + number % 26) * (1 + number % 7) for number in range(300)]
     for split, num in (("train", 40), ("validation", 8)):

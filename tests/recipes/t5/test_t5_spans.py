@@ -203,7 +203,7 @@ def test_inputs_and_targets_give_back_the_segment(lengths, seed):
     mean=st.floats(1, 9),
     seed=st.integers(0, 2**32),
 )
-def test_the_short_way_gives_what_masks_give(lengths, density, mean, seed):
+def test_the_fast_path_equals_masks(lengths, density, mean, seed):
     pytest.importorskip("pretrainkit.recipes.t5._spans", reason="installed without a compiler")
     tokens = ragged([np.arange(3, 3 + length) + 1000 * row for row, length in enumerate(lengths)])
     sentinels = np.arange(32099, 31499, -1, dtype=np.int32)

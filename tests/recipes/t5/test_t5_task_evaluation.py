@@ -212,7 +212,7 @@ def test_all_checkpoints_of_a_run_are_evaluated_and_none_of_them_twice(run, tmp_
     again = pretrainkit.evaluate_checkpoints(run, None, settings, out=out, progress=lambda *one: told.append(one))
     assert again == found
     assert told == list(found.items())
-    assert opened == ["step-00000001", "step-00000120"]  # the first one tells the config
+    assert opened == ["step-00000001", "step-00000120"]  # the first one is opened for the config
     assert len(lines_of(out)) == 3
     assert [line["step"] for line in lines_of(out)] == [1, 100, 120]
 

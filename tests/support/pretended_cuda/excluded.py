@@ -28,7 +28,9 @@ EXCLUDED: dict[str, tuple[str, ...]] = {
         "tests/end_to_end/test_slurm_cluster.py",
         "tests/end_to_end/test_slurm_corpus.py",
     ),
-    "torch.compile is the identity here": ("tests/training/test_build.py::test_wrappers_do_not_change_what_decays",),
+    "torch.compile is the identity here": (
+        "tests/training/test_build.py::test_wrappers_do_not_change_which_parameters_decay",
+    ),
     "it asks for a refusal of float16, which CUDA has": (
         "tests/end_to_end/test_wrong_input.py::test_settings_that_cannot_work_together"
         "[precision.compute=float16-precision.compute=auto]",
