@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.cpu import attention as on_cpu
@@ -196,3 +197,28 @@ def test_the_scale_is_a_factor_of_the_queries(layout):
     above = torch.randn_like(plain)
     mine, theirs = (torch.autograd.grad((found * above).sum(), qkv)[0] for found in (ours, plain))
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "is_causal"),
+    [(512, 512, False), (114, 512, False), (300, 300, False), (300, 300, True)],
+)
+def test_the_block_mask_of_flex_attention_is_that_of_torch(num_queries: int, num_keys: int, is_causal: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    segments = [torch.randint(0, 4, (5, num), generator=generator).sort(-1).values for num in (num_queries, num_keys)]
+    if num_queries == num_keys:
+        segments[1] = segments[0]
+        segments[0][0] = 1  # one example in the whole row
+    prefix = torch.rand(5, num_keys, generator=generator) > 0.5 if is_causal else None
+    mask = flex_pairs(*segments, is_causal=is_causal, is_prefix_BP=prefix).block_mask
+    expected = create_block_mask(mask.mask_mod, 5, None, *mask.seq_lengths, device="cpu")
+    lists = [
+        f"{full}{kind}"
+        for full in ("", "full_")
+        for kind in ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
+    ]
+    for name in lists:
+        found, wanted = getattr(mask, name), getattr(expected, name)
+        assert found.dtype == wanted.dtype, name
+        assert torch.equal(found, wanted), name
+        assert found.is_contiguous(), name

@@ -8,7 +8,6 @@ Dimensions: T tokens, H heads, K width of a head, Q and P queries and keys.
 
 import itertools
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -130,11 +129,6 @@ def flex_attention(
         if block_mask is not None:
             share = torch.where(is_seen.any(-1, keepdim=True), share, 0.0)
         return (share @ v.float()).to(q.dtype)
-
-
-def create_block_mask(mask_mod: Callable[..., Tensor], *sizes: int | None, device: str = "cuda") -> SimpleNamespace:
-    """Remembers what `flex_attention` above needs of a block mask."""
-    return SimpleNamespace(mask_mod=mask_mod)
 
 
 def _examples(starts: Tensor, longest: int) -> list[slice]:

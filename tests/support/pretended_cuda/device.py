@@ -296,7 +296,6 @@ def _install() -> None:
         not any(isinstance(one, OnCuda) for one in both) and keeps(*both)
     )
     torch.nn.attention.flex_attention.flex_attention = attention.flex_attention
-    torch.nn.attention.flex_attention.create_block_mask = attention.create_block_mask
     torch.compile = lambda function, *args, **kwargs: function
     import pretrainkit.dist.parallelize as parallelize  # before what takes the function by its name
 
