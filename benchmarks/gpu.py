@@ -229,6 +229,10 @@ def trainer_of(
     return Trainer(config, RunFolder(folder), world, model, recipe.build_objective(config), loader, [], watcher)
 
 
+def _num_segments() -> int:
+    return int(torch.cuda.memory_stats()["segment.all.allocated"])
+
+
 class Timer(Watcher):
     """Records the time of every step, and profiles the steps after the timed ones."""
 
@@ -240,6 +244,8 @@ class Timer(Watcher):
         """Time that the host needs for a step while the device has nothing to do."""
         self.kernels: dict[str, float] = {}
         self.launches = 0.0
+        self.segments = 0
+        """Blocks of memory that the device was asked for during the timed steps. Each may stop it."""
         self._began = time.perf_counter()
         self._profiler: Any = None
         self._calls = cProfile.Profile()
@@ -262,9 +268,11 @@ class Timer(Watcher):
             self._step_began = time.perf_counter()
         if step == self.warm_up and on_gpu:
             self.host_ms = 1e3 * (time.perf_counter() - self._step_began)
+            self.segments = -_num_segments()
             torch.cuda.set_sync_debug_mode("warn")
         if step == self.warm_up + self.timed and on_gpu:
             torch.cuda.set_sync_debug_mode("default")
+            self.segments += _num_segments()
             from torch.profiler import ProfilerActivity, profile
 
             torch.cuda.synchronize()
@@ -353,6 +361,7 @@ def train(workload: Workload, variant: str, device: str, folder: Path, *, preten
         "kernels, ms": {kind: 1e3 * value for kind, value in kinds.items()},
         "host ms": timer.host_ms,
         "launches": timer.launches,
+        "segments": timer.segments,
         "idle, ms": 1e3 * (seconds - sum(kinds.values())) if timer.kernels else None,
         "longest calls": timer.calls(),
         "longest": sorted(((1e3 * s, name[:160]) for name, s in timer.kernels.items()), reverse=True)[:40],
@@ -680,6 +689,7 @@ def report(out: Path) -> str:
         "waits",
         "host ms",
         "launches",
+        "segments",
     )
     device = done.get("environment", {}).get("device", "unknown")
     parts = [f"`python benchmarks/gpu.py`, {time.strftime('%Y-%m-%d')}, {device}"]
