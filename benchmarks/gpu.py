@@ -204,10 +204,10 @@ class InMemory(BatchSource):
         return np.ones(len(records), np.int64)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        which = len(records), int(records.index[0]) % 4
-        if which not in self._kept:
-            self._kept[which] = self._make(*which)
-        return dict(self._kept[which])
+        key = len(records), int(records.index[0]) % 4
+        if key not in self._kept:
+            self._kept[key] = self._make(*key)
+        return dict(self._kept[key])
 
 
 def trainer_of(

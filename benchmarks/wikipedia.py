@@ -138,9 +138,9 @@ def main() -> None:
                 work()
                 seconds = time.process_time() - start
                 best[name] = min(best.get(name, seconds), seconds)
-    what = arguments.dump.name if arguments.dump else "made pages"
+    source = arguments.dump.name if arguments.dump else "made pages"
     print(
-        f"{what}, {next(iter(engines.values()))[1] / 1e6:.1f} MB of wikitext, {rounds} interleaved rounds, the best\n"
+        f"{source}, {next(iter(engines.values()))[1] / 1e6:.1f} MB of wikitext, {rounds} interleaved rounds, the best\n"
     )
     print("| engine | MB of wikitext per CPU-s |\n|---|---|")
     for name, (_, size) in engines.items():

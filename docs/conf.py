@@ -39,21 +39,21 @@ html_theme_options = {
 MARKUP = re.compile(r"(?<!^)\*|\*(?! )|\||(?<=\w)_(?!\w)|(?<=\w)@(?=\w)", re.MULTILINE)
 
 
-def as_markup(app, what, name, obj, options, lines):
+def as_markup(app, kind, name, obj, options, lines):
     """Docstrings are plain text with `code`: keep Sphinx from taking a `*` or `name_` outside of code for markup."""
     text = "\n".join(lines)
     parts = re.split(r"(``?[^`]+``?)", text)
     parts[1::2] = [f"``{part.strip('`')}``" for part in parts[1::2]]
     parts[::2] = [MARKUP.sub(r"\\\g<0>", part) for part in parts[::2]]
     lines[:] = "".join(parts).split("\n")
-    if what in ("attribute", "property"):
+    if kind in ("attribute", "property"):
         lines.insert(0, "\u200b")  # else napoleon takes the words before a colon for a type
 
 
-def readable(app, what, name, obj, options, signature, return_annotation):
+def readable(app, kind, name, obj, options, signature, return_annotation):
     """Leave out the signature of a config: its fields are listed below it. In others, defaults without a form in Python
     become `...`, because Sphinx shows a signature that it cannot parse as it is."""
-    if what == "class" and issubclass(obj, BaseModel):
+    if kind == "class" and issubclass(obj, BaseModel):
         return "", None
     return signature and re.sub(r"<(?:[^<>]|<[^<>]*>)+>", "...", signature), return_annotation
 

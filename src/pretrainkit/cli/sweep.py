@@ -38,7 +38,7 @@ class _SweepCommand(TyperCommand):
 
 @app.command(cls=_SweepCommand)
 def sweep(
-    what: Annotated[
+    benchmark: Annotated[
         str,
         Argument(
             metavar="TASKS",
@@ -82,13 +82,13 @@ def sweep(
     from pretrainkit.sweep.results import as_json, as_markdown
     from pretrainkit.sweep.runs import Sweep
 
-    if what not in (BENCHMARK.name, *BENCHMARK.own):
+    if benchmark not in (BENCHMARK.name, *BENCHMARK.own):
         raise InputError(
-            f"there is no sweep over {what!r}\n  give one of: {BENCHMARK.name}, {', '.join(BENCHMARK.own)}"
+            f"there is no sweep over {benchmark!r}\n  give one of: {BENCHMARK.name}, {', '.join(BENCHMARK.own)}"
         )
-    if what in BENCHMARK.own and (tasks is not None or from_mnli):
-        raise InputError(f"--tasks and --from-mnli are only for GLUE, not for {what}\n  leave them out")
-    all_tasks = BENCHMARK.usual if what == BENCHMARK.name else (what,)
+    if benchmark in BENCHMARK.own and (tasks is not None or from_mnli):
+        raise InputError(f"--tasks and --from-mnli are only for GLUE, not for {benchmark}\n  leave them out")
+    all_tasks = BENCHMARK.usual if benchmark == BENCHMARK.name else (benchmark,)
     plan = Plan(
         origin=str(origin.resolve()),
         tasks=all_tasks if tasks is None else tuple(name.strip() for name in tasks.split(",")),
@@ -107,7 +107,7 @@ def sweep(
         raise Interrupted("stopped\n  finished runs are kept: run the same command again to continue") from error
     if not json_output:
         typer.echo(as_markdown(choices), nl=False)
-    path, missing = runs.submit(choices, device) if submission and what == BENCHMARK.name else (None, ())
+    path, missing = runs.submit(choices, device) if submission and benchmark == BENCHMARK.name else (None, ())
     if json_output:
         result = as_json(choices)
         typer.echo(json.dumps({**result, "submission": path and str(path), "would_be_refused": list(missing)}))

@@ -45,7 +45,7 @@ _ANY_NUMBER = 1 << 60
 class LeftOut:
     """Input that is not used."""
 
-    what: str
+    kind: str
     """Description in the plural, such as "files with the suffix .pdf"."""
     count: int
     examples: tuple[str, ...]
@@ -252,7 +252,7 @@ _NEVER_TEXT = (".pdf", ".png", ".jpg", ".jpeg", ".zip", ".tar", ".gz", ".bz2", "
 
 
 def _nothing(paths: Sequence[str], left_out: Sequence[LeftOut]) -> DataError:
-    unused = "".join(f"\n  {group.count:,} {group.what}, such as {group.examples[0]}" for group in left_out)
+    unused = "".join(f"\n  {group.count:,} {group.kind}, such as {group.examples[0]}" for group in left_out)
     return DataError(
         f"{', '.join(paths)}: there is no readable text file{unused}\n"
         "  give files or folders with .txt, .md, .jsonl, .json, .parquet (also .gz, .zst) or dumps of Wikipedia (.xml, "

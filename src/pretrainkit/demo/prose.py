@@ -89,7 +89,7 @@ def _docstrings(path: Path) -> Iterator[str]:
             yield ast.get_docstring(node) or ""
 
 
-def write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str) -> None:
+def write_documents(path: Path, documents: Iterable[tuple[str, str]], description: str) -> None:
     """Write (source, text) pairs as JSON lines, and print their size. Raises DataError for less than MIN_BYTES."""
     num_documents = num_bytes = 0
     with open(path, "w", encoding="utf-8") as file:
@@ -99,7 +99,7 @@ def write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str)
             num_bytes += len(text.encode())
     if num_bytes < MIN_BYTES:
         raise DataError(
-            f"{what}: there are only {num_bytes:,} bytes of text, but the demo needs {MIN_BYTES:,}\n"
+            f"{description}: there are only {num_bytes:,} bytes of text, but the demo needs {MIN_BYTES:,}\n"
             "  give more text: pretrainkit demo --text FILE..."
         )
-    print(f"  {path}: {num_documents} documents, {num_bytes / 1e6:.1f} MB: {what}")
+    print(f"  {path}: {num_documents} documents, {num_bytes / 1e6:.1f} MB: {description}")

@@ -159,9 +159,9 @@ def _refuse(origin: str, problems: Sequence[str]) -> None:
         )
 
 
-def listed(what: str, items: Sequence[str]) -> list[str]:
+def listed(heading: str, items: Sequence[str]) -> list[str]:
     """Return one line with the first few `items`, or no line if there are none."""
     if not items:
         return []
     more = f" and {len(items) - _NUM_SHOWN} more" if len(items) > _NUM_SHOWN else ""
-    return [f"{what} {', '.join(items[:_NUM_SHOWN])}{more}"]
+    return [f"{heading} {', '.join(items[:_NUM_SHOWN])}{more}"]

@@ -100,9 +100,9 @@ class EvaluatedTask:
         try:
             return self.task.postprocess(text, example=example, is_target=is_target)
         except Exception as error:
-            what = "target" if is_target else "answer"
+            role = "target" if is_target else "answer"
             raise DataError(
-                f"task {self.task.name!r}: its postprocessor failed on the {what} {text[:80]!r}\n"
+                f"task {self.task.name!r}: its postprocessor failed on the {role} {text[:80]!r}\n"
                 f"  {type(error).__name__}: {error}\n  it must accept any text, because models may answer anything"
             ) from error
 

@@ -159,7 +159,7 @@ def _command(stage: Stage) -> str:
 
 def _readme(recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequence[str]) -> str:
     left_out = [
-        f"- {part.what}: {part.count:,}, such as {', '.join(f'`{example}`' for example in part.examples)}"
+        f"- {part.kind}: {part.count:,}, such as {', '.join(f'`{example}`' for example in part.examples)}"
         for part in proposal.left_out
     ]
     commands = "\n".join(_command(stage) for stage in stages)

@@ -103,7 +103,7 @@ def new_project(
         "made_by": made_by(),
         "preset": proposal.preset,
         "found": dict(proposal.facts),
-        "left_out": [{"what": item.what, "count": item.count, "examples": item.examples} for item in proposal.left_out],
+        "left_out": [{"what": item.kind, "count": item.count, "examples": item.examples} for item in proposal.left_out],
         "decisions": as_json(proposal.decisions),
         "commands": [["pretrainkit", *stage.command] for stage in stages],
     }

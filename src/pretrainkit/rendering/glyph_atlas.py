@@ -148,7 +148,7 @@ def _compose_columns(
     is_first_X = np.diff(target_X, prepend=-1) > 0
     places_U = np.flatnonzero(is_first_X)
     rank_X = np.arange(len(target_X)) - np.repeat(places_U, np.diff(places_U, append=len(target_X)))
-    which_X = np.cumsum(is_first_X) - 1
+    unique_X = np.cumsum(is_first_X) - 1
     over = _over if layer_X is None else _cairo_over
     layers_X: NDArray[np.integer] = rank_X if layer_X is None else layer_X[order_X]
     top_UP = window_XP[source_X[places_U]].astype(np.int32)
@@ -156,7 +156,7 @@ def _compose_columns(
     # Add all second glyphs of shared columns at once, then all third glyphs, and so on; few columns have more than two.
     for rank in range(1, int(rank_X.max()) + 1):
         current = np.flatnonzero(rank_X == rank)
-        rows, is_new = which_X[current], layers_X[current] != layer_U[which_X[current]]
+        rows, is_new = unique_X[current], layers_X[current] != layer_U[unique_X[current]]
         added = window_XP[source_X[current]].astype(np.int32)
         done = rows[is_new]
         below_UP[done] = over(below_UP[done], top_UP[done])

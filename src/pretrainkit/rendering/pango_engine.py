@@ -456,8 +456,8 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     if not len(starts_K):
         return np.zeros((len(text), 2))
     order_K = np.argsort(starts_K, kind="stable")
-    which_T = np.maximum(np.searchsorted(starts_K[order_K], _byte_starts(text), side="right") - 1, 0)
-    return edges_K2[order_K][which_T]
+    cluster_T = np.maximum(np.searchsorted(starts_K[order_K], _byte_starts(text), side="right") - 1, 0)
+    return edges_K2[order_K][cluster_T]
 
 
 def _rules(faces: Sequence[Face], names: Sequence[str]) -> bytes:

@@ -191,8 +191,8 @@ def _build() -> str:
 def _rendering(outcome: Outcome) -> Finding:
     if not outcome.fault:
         return Finding("Pango", "good", "draws text as the reference of PIXEL does")
-    what, _, fix = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
-    return Finding("Pango", "missing", what, fix.strip())
+    fault, _, fix = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
+    return Finding("Pango", "missing", fault, fix.strip())
 
 
 def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome]) -> Iterator[Finding]:

@@ -142,6 +142,6 @@ def load_initial(model: nn.Module, config: RunConfig) -> None:
     if not config.init.grow:
         require_same_tokenizer(opened, config.init_from, config.data.train)
     copy_beginnings(model, {name: weights[source] for name, source in plan.sources.items()})
-    for what, names in (("keep their random values", plan.drawn), ("of the checkpoint are not used", plan.ignored)):
+    for effect, names in (("keep their random values", plan.drawn), ("of the checkpoint are not used", plan.ignored)):
         if names:
-            _log.warning("init_from: %d tensors %s, such as %s", len(names), what, ", ".join(names[:3]))
+            _log.warning("init_from: %d tensors %s, such as %s", len(names), effect, ", ".join(names[:3]))

@@ -113,7 +113,7 @@ class _LookupInHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor, grad_VD: Tensor) -> Any:
         # Sum per id first, like the gradient of an embedding, so that rounding is the same.
-        ids_U, which_T = ctx.saved_tensors[0].unique(return_inverse=True)
-        sum_UD = grad_TD.new_zeros(len(ids_U), grad_TD.shape[1]).index_add_(0, which_T, grad_TD)
+        ids_U, index_T = ctx.saved_tensors[0].unique(return_inverse=True)
+        sum_UD = grad_TD.new_zeros(len(ids_U), grad_TD.shape[1]).index_add_(0, index_T, grad_TD)
         # Nothing else holds this tensor: the head created it for this node, or it is zeros if nothing was predicted.
         return grad_VD.index_add_(0, ids_U, sum_UD), None

@@ -359,12 +359,12 @@ def embed(
 def _retrieval(towers: Towers, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
     text_rows = first_of_each_up_to(pairs.image_ids_N[: config.num_examples], config.max_captions_per_image)
     text_ids = pairs.image_ids_N[text_rows]
-    which = first_of_each(text_ids)
-    image_rows = text_rows[which]
+    first_N = first_of_each(text_ids)
+    image_rows = text_rows[first_N]
     image_ID = towers(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
     text_TD = towers(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
     return retrieval(
-        Rows(image_ID, text_ids[which]),
+        Rows(image_ID, text_ids[first_N]),
         Rows(text_TD, text_ids),
         num_folds=config.num_folds,
         with_ranks=config.ranks,

@@ -214,8 +214,8 @@ def _held_out(pair_set: PairSet, reason: str, num_sets: int) -> Decision:
     return Decision(name, pair_set.facts["valid"]["images"], reason, is_setting=False)
 
 
-def _name_of(what: str, pair_set: PairSet, num_sets: int) -> str:
-    return what if num_sets == 1 else f"{what} of {pair_set.name}"
+def _name_of(name: str, pair_set: PairSet, num_sets: int) -> str:
+    return name if num_sets == 1 else f"{name} of {pair_set.name}"
 
 
 def _described(pair_set: PairSet) -> str:

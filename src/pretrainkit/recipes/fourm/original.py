@@ -114,9 +114,9 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
         )
     unknown = sorted(values.keys() - config_of(published_model("tiny", (published("rgb@224"),))).keys() - _IGNORED)
     if unknown or values["act_layer"] not in _ACTIVATIONS:
-        what = f"options {', '.join(unknown)}" if unknown else f"the activation {values['act_layer']}"
+        unsupported = f"options {', '.join(unknown)}" if unknown else f"the activation {values['act_layer']}"
         raise CheckpointError(
-            f"the config has {what}, which is not supported\n  pass the config of the model with --config"
+            f"the config has {unsupported}, which is not supported\n  pass the config of the model with --config"
         )
     inputs, targets = _names(values["domains_in"]), _names(values["domains_out"])
     modalities = (

@@ -189,7 +189,7 @@ def _aligned(root: Path, facts: Facts, request: ProjectRequest, expected: Mappin
     if broken:
         left_out.append(LeftOut(f"samples of {root} with a broken file", len(broken), tuple(broken[:3])))
     if len(samples) < 2:
-        reasons = "".join(f"\n  left out: {item.count:,} {item.what}, such as {item.examples[0]}" for item in left_out)
+        reasons = "".join(f"\n  left out: {item.count:,} {item.kind}, such as {item.examples[0]}" for item in left_out)
         raise DataError(
             f"{root} has {len(samples)} usable samples{reasons}\n"
             "  provide at least two, with a file of the same name in each folder"

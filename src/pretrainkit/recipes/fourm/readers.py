@@ -232,8 +232,8 @@ class Caption(Reader):
 class JsonReader(Reader):
     """JSON files of one structure, converted to words."""
 
-    what: str
-    """Description of the content, for messages."""
+    description: str
+    """Description of valid content, for messages."""
     words: Callable[[Any, Request], Content]
     """Function that converts the JSON to a sequence. For another structure, it may raise any error of a look-up or a
     conversion."""
@@ -245,7 +245,7 @@ class JsonReader(Reader):
         try:
             return self.words(value, request)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise _unfit(request, self.what) from error
+            raise _unfit(request, self.description) from error
 
 
 def _boxes(value: Any, request: Request) -> list[str]:

@@ -144,8 +144,8 @@ def names_in(path: str) -> tuple[str, ...]:
         raise DataError(f"{path} cannot be read: {error}\n  use a text file with one class per line") from error
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice or len(names) < 2:
-        what = f"names {twice[0]} twice" if twice else f"has {len(names)} class names"
-        raise DataError(f"{path} {what}\n  write at least two different classes, one per line")
+        problem = f"names {twice[0]} twice" if twice else f"has {len(names)} class names"
+        raise DataError(f"{path} {problem}\n  write at least two different classes, one per line")
     return tuple(names)
 
 

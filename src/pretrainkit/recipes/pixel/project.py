@@ -78,7 +78,7 @@ def propose(request: ProjectRequest) -> Proposal:
             f"{drawing.num_characters:,} characters of a sample; its scripts are {scripts}\n"
             "  give fonts with them among the data: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
         )
-    left_out = [part for part in text.left_out if not part.what.endswith(SUFFIXES)]
+    left_out = [part for part in text.left_out if not part.kind.endswith(SUFFIXES)]
     facts = {**text.facts, "fonts": f"{len(files):,}, first {Path(files[0]).name}"}
     if drawing.missing.total():
         facts["missing glyphs"] = _lacking(drawing, request)

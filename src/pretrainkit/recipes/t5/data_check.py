@@ -170,10 +170,10 @@ def _segments(source: DenoisingSource, records: Records) -> Iterator[dict[str, A
         inputs, targets = source.examples(records.take(slice(row, row + 1)))
         shown = {"tokens": _ids(text.values)}
         sequences = {"text": text, **({} if inputs is None else {"inputs": inputs}), "targets": targets}
-        for what, sequence in sequences.items():
+        for name, sequence in sequences.items():
             values = sequence.values.tolist()
             written = _ids(sequence.values) if tokenizer is None else readable(values, tokenizer, ids)
-            shown[what] = f"[{len(values)}] {_short(written)}"
+            shown[name] = f"[{len(values)}] {_short(written)}"
         yield shown
 
 

@@ -354,7 +354,7 @@ def draw(
 def middle(
     logits_NV: Tensor,
     temperature_N: Tensor,
-    which: Literal["mean", "median"],
+    statistic: Literal["mean", "median"],
     num_numbers: int,
     *,
     top_k: float = 0.0,
@@ -372,7 +372,7 @@ def middle(
     for number in range(num_numbers):  # the marginal distribution of each number, over all values of the others
         others = [axis + 1 for axis in range(num_numbers) if axis != number]
         own_NS = share_NS.sum(others) if others else share_NS
-        if which == "mean":
+        if statistic == "mean":
             place_N = (own_NS * step_S).sum(-1).round().long()
         else:
             place_N = (own_NS.cumsum(-1) < 0.5).sum(-1)
