@@ -18,8 +18,9 @@ RUNS = runpy.run_path(str(GOLDEN / "bert_runs.py"))
 DRAWS = runpy.run_path(str(GOLDEN / "draws.py"))
 SMALL = runpy.run_path(str(GOLDEN / "small_runs.py"))
 LOSS_TOLERANCE = 2e-5
-"""Relative. Ten steps differ by less than 2e-7 between AVX2 and SSE kernels, between rows and packed, and between one
-and four microbatches; this leaves a factor of 100 for other processors and libraries. Dropout changes 1e-3."""
+"""Relative tolerance. Ten steps differ by less than 2e-7 between AVX2 and SSE kernels, between rows and packed, and
+between one and four microbatches; this leaves a factor of 100 for other processors and libraries. Dropout changes
+1e-3."""
 
 
 def how_to_refresh(what: str) -> str:

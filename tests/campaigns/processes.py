@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
     signal: int
     target: str
-    """self, child or all."""
+    """The process to signal: self, child or all."""
     after_seconds: float | None = None
     kind: str = ""
     number: int = 0

@@ -1,4 +1,4 @@
-"""`pretrainkit data` on a generated set: what it reports, writes and returns."""
+"""Reports, files and exit codes of `pretrainkit data` on a generated set."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Rules of quality, each by a text that breaks it alone; and BERT text, out and in."""
+"""Rules of quality, each with a text that breaks only this rule; and BERT text, written and read."""
 
 import pytest
 

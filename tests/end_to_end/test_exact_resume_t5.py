@@ -1,4 +1,4 @@
-"""Text-to-text runs that were killed at an arbitrary step and resumed = runs that never were, bit for bit.
+"""Text-to-text runs that are killed at any step and resumed equal uninterrupted runs, bit for bit.
 
 In every phase: span corruption on shards, a mixture of tasks in packed rows, fine-tuning with dropout.
 """

@@ -1,4 +1,4 @@
-"""Laws of the transforms: sizes, draws, what they leave alone, and decoding no more than needed."""
+"""Laws of the transforms: sizes, draws, unchanged parts, and decoding no more than needed."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Task files of SkyPilot: what is laid over them, and what their script runs on every machine."""
+"""Task files of SkyPilot: their overrides, and the commands of their script on every machine."""
 
 import json
 import os

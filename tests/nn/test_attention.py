@@ -1,4 +1,4 @@
-"""All layouts compute the same attention, and never across examples."""
+"""All layouts compute the same attention, which never crosses examples."""
 
 import pytest
 import torch

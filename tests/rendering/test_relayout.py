@@ -1,4 +1,4 @@
-"""Rows in other files, and on a hub that is a server of this process."""
+"""Rows are written into other files, and to a hub, which is a server of this process."""
 
 import hashlib
 import json

@@ -45,7 +45,7 @@ def gradients(strategy: str | None, config, world: World, *, is_packed: bool = F
 
 
 def main() -> None:
-    """Raises where a gradient differs."""
+    """Raise an error if a gradient differs."""
     world = init_world("cpu")
     for config in (run_config(), modern_config()):
         expected = gradients(None, config, world)

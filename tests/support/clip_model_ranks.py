@@ -71,7 +71,7 @@ def scale_is_not_rounded(world: World) -> None:
 
 
 def main() -> None:
-    """Raises where a gradient differs."""
+    """Raise an error if a gradient differs."""
     dist.init_process_group("gloo")
     world = World(rank=dist.get_rank(), world_size=2, local_rank=dist.get_rank(), backend="gloo")
     for kind, config in CONFIGS.items():

@@ -57,7 +57,7 @@ def run_config(image=None, words=None, *, temperature=None, projection=None, obj
 
 
 def random_model(config: ClipRun) -> nn.Module:
-    """In evaluation mode; every parameter is random, norms near one."""
+    """Build a model in evaluation mode with random parameters, norms near one."""
     torch.manual_seed(0)
     model = RECIPE.build_model(config)
     with torch.no_grad():

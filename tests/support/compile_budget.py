@@ -73,7 +73,7 @@ def lengths(seed: int, most: int, num: int) -> list[int]:
 
 
 def bert_packed(seed: int) -> dict[str, np.ndarray]:
-    """Now and then an example less."""
+    """Return a batch of six examples, or of seven for some seeds."""
     return arrays(bert_batches.packed_batch(bert_batches.row_batch(lengths(seed, 24, 6 + seed // 2 % 2), seed=seed)))
 
 
@@ -117,7 +117,7 @@ CASES: dict[str, Case] = {
 
 
 class Counted:
-    """In the place of `torch.compile`."""
+    """Replaces `torch.compile`."""
 
     def __init__(self) -> None:
         self.graphs = 0

@@ -49,7 +49,7 @@ class HubStandIn:
 
 
 def stand_in(patch: pytest.MonkeyPatch, sets: Sets) -> HubStandIn:
-    """The hub has these sets and no others while the patch lasts."""
+    """Replace the hub by one with these sets alone, while the patch lasts."""
     hub = HubStandIn(sets)
     patch.setattr(datasets, "load_dataset", hub)
     patch.setattr(huggingface_hub.HfApi, "dataset_info", lambda api, *args, **named: hub.dataset_info(*args, **named))

@@ -1,4 +1,4 @@
-"""Run by test_leaving.py as one of several processes: a model of DDP outlives the group, whose threads are not done."""
+"""Run by test_leaving.py as one of several processes: a model of DDP outlives the group, whose threads still run."""
 
 import atexit
 import gc

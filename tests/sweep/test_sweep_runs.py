@@ -1,4 +1,4 @@
-"""A whole sweep on toys: it continues where it was stopped, and ends in tables and a submission."""
+"""A whole sweep on toy tasks: it resumes where it was stopped, and writes tables and a submission."""
 
 import json
 import subprocess

@@ -10,7 +10,7 @@ from pretrainkit.training.optimizers.per_tensor import Lion, ScaledAdamW
 
 
 def steps(optimizer_of, update, shape=(5, 4), num=6):
-    """Parameters after each step: ours, and those that `update(p, gradient, t)` gives in float64."""
+    """Return the parameters after each step: ours, and those of `update(p, gradient, t)` in float64."""
     torch.manual_seed(0)
     start = torch.randn(shape) * 0.3
     weight = nn.Parameter(start.clone())

@@ -1,4 +1,4 @@
-"""The first signal sets a flag, a second SIGINT raises, handlers come back, ranks agree."""
+"""The first signal sets a flag, a second SIGINT raises, handlers are restored, ranks agree."""
 
 import os
 import signal

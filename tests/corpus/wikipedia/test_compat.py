@@ -1,4 +1,4 @@
-"""WikiExtractor's text, by facts known about it."""
+"""Text as WikiExtractor writes it, by the recorded facts."""
 
 import json
 import time

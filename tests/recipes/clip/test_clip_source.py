@@ -233,7 +233,7 @@ def test_the_summary_states_sizes_and_remainders(tokenizer, two_sets):
 
 @pytest.fixture
 def spoilt(tmp_path):
-    """A set of 300 pairs of which one has no image, one a broken image, and one no caption."""
+    """Write a set of 300 pairs: one without an image, one with a broken image, and one without a caption."""
     told = rows(300, 1)
     told[30]["caption"] = ""
     folder = write_csv_set(tmp_path / "spoilt", "train", told)

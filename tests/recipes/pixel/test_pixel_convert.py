@@ -204,7 +204,7 @@ def test_an_export_brings_its_renderer_with_all_fonts(latin_font: str, tmp_path:
 def test_the_image_processor_of_an_export_gives_the_pixels_that_are_read(
     backend: str, transformers: ModuleType, latin_font: str, tmp_path: Path
 ) -> None:
-    """Rendered text as a picture, in colour or grey, becomes what ViTMAE is given: as wide as it is, in [0, 1]."""
+    """Rendered text as a picture, in colour or grey, becomes the input of ViTMAE: in its width, in [0, 1]."""
     pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
     pytest.importorskip("torchvision" if backend == "torchvision" else "PIL")
     from PIL import Image
