@@ -62,7 +62,7 @@ class RunFolder:
                 "  or choose another folder: --out FOLDER"
             )
         has_only_lock = self.checkpoints.is_dir() and {entry.name for entry in self.checkpoints.iterdir()} <= {".lock"}
-        of_unstarted = {"logs", "cache", "launch", *(["checkpoints"] if has_only_lock else [])}
+        of_unstarted = {"logs", "cache", "launch", f".{CONFIG}.partial", *(["checkpoints"] if has_only_lock else [])}
         if self.path.is_dir() and not self.exists and not {entry.name for entry in self.path.iterdir()} <= of_unstarted:
             raise InputError(f"{self.path} contains something other than a run\n  choose a new folder: --out FOLDER")
 
