@@ -39,6 +39,9 @@ def demo(
             + ".",
         ),
     ] = None,
+    seed: Annotated[
+        int, Option(min=0, help="Seed of all trainings: initial weights, order, masks. The data stays the same.")
+    ] = 0,
     font: Annotated[
         Path | None,
         Option(help=f"For {TAKERS['font']}: font file to draw with. Default: DejaVu Sans Mono of matplotlib."),
@@ -61,6 +64,6 @@ def demo(
         raise InputError(f"there is no file {', '.join(missing)}\n  check the paths")
     folder = out or Path("runs/demo" if name == DEFAULT else f"runs/demo-{name}")
     module = import_module(f"pretrainkit.demo.{name}")
-    result = module.run_demo(folder, num_steps or DEMOS[name].num_steps, **given)
+    result = module.run_demo(folder, num_steps or DEMOS[name].num_steps, seed, **given)
     if json:
         print(dumps(result))

@@ -20,11 +20,11 @@ MASKED_IN_PYTHON = [
 ]
 
 
-def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int, seed: int = 0, text: Sequence[Path] = ()) -> dict[str, Any]:
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers.
 
     `text`: the user's own files; if empty, the prose of the Python installation is used."""
-    walk = Walk(folder, 8)
+    walk = Walk(folder, 8, seed)
     walk.chapter("Text", "real English prose" if not text else "your files")
     inputs = _inputs(text, folder / "text.jsonl")
 

@@ -19,9 +19,9 @@ PROMPTS = [
 ]
 
 
-def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers."""
-    walk = Walk(folder, 7)
+    walk = Walk(folder, 7, seed)
     walk.chapter("Pairs", "two generated sets, one shape and two shapes, with two captions for each image")
     sizes = write_sets(folder / "sets", num_train=NUM_TRAIN, num_valid=NUM_VALID, side=SIDE, seed=0)
     for name, size in sizes.items():

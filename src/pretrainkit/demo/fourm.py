@@ -80,9 +80,9 @@ IMAGINE = (
 PROMPT = "a red ball left of a blue cone in a grey room"
 
 
-def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers."""
-    walk = Walk(folder, 7)
+    walk = Walk(folder, 7, seed)
     walk.chapter("Scenes", "each as photograph, depth, classes, caption and boxes, with a folder for each view")
     train = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED)
     valid = write_rooms(folder / "valid", NUM_VALID, VALID_SEED, others=train)
@@ -109,7 +109,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
                 f"model.quantizer={QUANTIZER.format(num_codes)}",
             ),
             *(f"model.encoder={CODER.format(1)}", f"model.decoder={CODER.format(2)}", *OPTIMIZER),
-            *(f"num_steps={num}", f"checkpoint.every_steps={num}", f"evaluate.every_steps={num}"),
+            *(f"seed={seed}", f"num_steps={num}", f"checkpoint.every_steps={num}", f"evaluate.every_steps={num}"),
             *("evaluate.num_examples=64", "log.every_steps=100", "precision.compute=float32"),
             *("--out", folder / f"{domain}-tokenizer"),
         )

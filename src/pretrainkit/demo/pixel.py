@@ -27,7 +27,7 @@ SCRIPTS = {
 """The first words of the Universal Declaration of Human Rights, in scripts that need no shaping."""
 
 
-def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int, seed: int = 0, font: Path | None = None) -> dict[str, Any]:
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers.
 
     Args:
@@ -35,7 +35,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
         font: Font file; None: DejaVu Sans Mono of the package matplotlib. Raises InputError if there is none.
     """
     font = font or default_font()
-    walk = Walk(folder, 6)
+    walk = Walk(folder, 6, seed)
     walk.chapter("Text", "sentences of a small grammar, and a renderer that starts a new patch for each word")
     write_json_lines(folder / "text.jsonl", ({"text": text} for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS)))
     first = as_text(next(sentences(TEXT_SEED)))
@@ -67,7 +67,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
     pretrainkit(
         *("finetune", "tags", "--from", run, f"data.train={folder}/task/train.jsonl"),
         *(f"data.valid={folder}/task/validation.jsonl", "data.max_seq_length=64", "data.num_epochs=6"),
-        *("optimizer.peak_lr=1e-3", "evaluate.every_epochs=2", "--out", tagger),
+        *("optimizer.peak_lr=1e-3", "evaluate.every_epochs=2", f"seed={seed}", "--out", tagger),
     )
 
     walk.chapter("Done", f"in {walk.seconds / 60:.1f} minutes")

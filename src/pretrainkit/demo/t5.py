@@ -40,11 +40,11 @@ class Rows(NamedTuple):
     """Percentage of the held-out rows about the part that is most frequent in training."""
 
 
-def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers.
 
     `num_steps`: number of optimizer updates of fine-tuning."""
-    walk = Walk(folder, 8)
+    walk = Walk(folder, 8, seed)
     walk.chapter("Text", "prose of the Python installation, and rows of a task made from it")
     write_documents(folder / "text.jsonl", standard_library_documents(), "Python's language reference and docstrings")
     rows = write_rows(folder / "task", standard_library_documents())
@@ -71,7 +71,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     pretrained = folder / "pretrained"
     pretrainkit(
         *("train", "t5/micro", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
-        *(f"num_steps={NUM_PRETRAINING}", "evaluate.every_steps=100", "--out", pretrained),
+        *(f"seed={seed}", f"num_steps={NUM_PRETRAINING}", "evaluate.every_steps=100", "--out", pretrained),
     )
 
     walk.chapter("Task", "a Python module defines the source, how rows become inputs and targets, and the metric")

@@ -22,9 +22,9 @@ STEP_TIMEOUT_SECONDS = 600
 class Walk:
     """A running demo with its folder, its chapters and the time since it began."""
 
-    def __init__(self, folder: Path, num_chapters: int) -> None:
+    def __init__(self, folder: Path, num_chapters: int, seed: int) -> None:
         """`folder` is replaced if it has an earlier demo. Raises InputError if it has anything else."""
-        self.folder = folder
+        self.folder, self.seed = folder, seed
         self.num_equal = 0
         """Number of losses that were computed twice and are equal."""
         self._chapter, self._num_chapters = 0, num_chapters
@@ -69,7 +69,13 @@ class Walk:
         self.chapter(title, f"{text}; killed without warning after step {kill_after_step}, then resumed")
         print(shown, end="")
         run = self.folder / "run"
-        settings = (f"num_steps={num_steps}", f"checkpoint.every_steps={checkpoint_steps}", "--out", run)
+        settings = (
+            f"seed={self.seed}",
+            f"num_steps={num_steps}",
+            f"checkpoint.every_steps={checkpoint_steps}",
+            "--out",
+            run,
+        )
         before = _train_until_killed(["train", *arguments, *settings], run, kill_after_step)
         print(f"\n  kill -9 after step {max(before)}; the newest checkpoint is the last multiple of {checkpoint_steps}")
         pretrainkit("resume", run)
