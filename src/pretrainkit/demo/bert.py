@@ -66,17 +66,23 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, text: Sequence[Path] =
     walk.chapter("Report", "one HTML page")
     walk.report(run)
     summary = read_json(run / "summary.json")
-    commonest = np.bincount(TokenShards.open(folder / "tokens" / "valid").tokens(0))
+    counts = np.bincount(TokenShards.open(folder / "tokens" / "valid").tokens(0))
     loss, plateau = summary["valid_masked_lm_loss"], summary["unigram_loss"]
-    accuracy = summary["valid_next_sentence_accuracy"]
-    result = walk.numbers(masked_lm_loss=loss, unigram_loss=plateau, next_sentence_accuracy=accuracy)
+    words, accuracy = summary["valid_masked_lm_accuracy"], summary["valid_next_sentence_accuracy"]
+    commonest = float(counts.max() / counts.sum())
+    result = walk.numbers(
+        masked_lm_loss=loss,
+        unigram_loss=plateau,
+        masked_lm_accuracy=words,
+        most_frequent_accuracy=commonest,
+        next_sentence_accuracy=accuracy,
+    )
     walk.chapter("Done", f"in {result['seconds'] / 60:.1f} minutes")
     guesses = f"guessing by word frequency: {plateau:.3f}, all words equal: {summary['uniform_loss']:.3f}"
     walk.tell(
         {
             "held-out masked-word loss": f"{loss:.3f} nats ({guesses})",
-            "held-out word accuracy": f"{summary['valid_masked_lm_accuracy']:.1%} (always the most frequent one: "
-            f"{commonest.max() / commonest.sum():.1%})",
+            "held-out word accuracy": f"{words:.1%} (always the most frequent one: {commonest:.1%})",
             "sentence order accuracy": f"{accuracy:.1%} (guessing: 50 %)",
         },
         {"run": run, "for transformers": folder / "export"},
