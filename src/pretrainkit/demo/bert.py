@@ -24,7 +24,7 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, text: Sequence[Path] =
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers.
 
     `text`: the user's own files; if empty, the prose of the Python installation is used."""
-    walk = Walk(folder, 8, seed)
+    walk = Walk(folder, 7, seed)
     walk.chapter("Text", "real English prose" if not text else "your files")
     inputs = _inputs(text, folder / "text.jsonl")
 
@@ -77,7 +77,6 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, text: Sequence[Path] =
         most_frequent_accuracy=commonest,
         next_sentence_accuracy=accuracy,
     )
-    walk.chapter("Done", f"in {result['seconds'] / 60:.1f} minutes")
     guesses = f"guessing by word frequency: {plateau:.3f}, all words equal: {summary['uniform_loss']:.3f}"
     walk.tell(
         {

@@ -71,12 +71,14 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
         for name in (f"{name_of_set}_I2T-R@1", f"{name_of_set}_T2I-R@1")
     }
     result = walk.numbers(**scores)
-    print(f"\n  Done in {walk.seconds / 60:.1f} minutes. Held-out retrieval, among {NUM_VALID} images of each set:")
-    for name, value in scores.items():
-        chance = 100 / NUM_VALID  # two of 200 captions for an image, one of 100 images for a caption
-        print(f"  {name:<16} {value:5.1f} %  (guessing: {chance:.1f} %)")
+    chance = 100 / NUM_VALID  # two of 200 captions for an image, one of 100 images for a caption
+    rows = {
+        f"right {found} found first, {kind}": f"{scores[f'{name}_{metric}']:.0f} % (guessing: {chance:.0f} %)"
+        for name, kind in (("single", "one shape"), ("pairs", "two shapes"))
+        for metric, found in (("I2T-R@1", "caption"), ("T2I-R@1", "image"))
+    }
     files = {"run": run, "for transformers": folder / "export"}
-    walk.tell({}, files, "To use your own pairs, see the first lines of the recipe's README.")
+    walk.tell(rows, files, "To use your own pairs, see the first lines of the recipe's README.")
     return result
 
 

@@ -35,7 +35,7 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, font: Path | None = No
         font: Font file; None: DejaVu Sans Mono of the package matplotlib. Raises InputError if there is none.
     """
     font = font or default_font()
-    walk = Walk(folder, 6, seed)
+    walk = Walk(folder, 5, seed)
     walk.chapter("Text", "sentences of a small grammar, and a renderer that starts a new patch for each word")
     write_json_lines(folder / "text.jsonl", ({"text": text} for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS)))
     first = as_text(next(sentences(TEXT_SEED)))
@@ -70,7 +70,6 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, font: Path | None = No
         *("optimizer.peak_lr=1e-3", "evaluate.every_epochs=2", f"seed={seed}", "--out", tagger),
     )
 
-    walk.chapter("Done", f"in {walk.seconds / 60:.1f} minutes")
     pretraining, tagging = (read_json(folder / name / "summary.json") for name in ("run", "tagger"))
     result = walk.numbers(
         masked_patch_loss=pretraining["valid_masked_patch_loss"],

@@ -118,7 +118,6 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
         accuracy=after,
         majority_accuracy=round(rows.majority_percent, 2),
     )
-    print(f"\n  Done in {walk.seconds / 60:.1f} minutes.")
     walk.tell(
         {
             "held-out loss of hidden words": f"{result['span_corruption_loss']:.3f} nats (guessing by frequency: "

@@ -86,10 +86,11 @@ class Walk:
         pretrainkit("report", run, "--out", self.folder / "report.html")
 
     def tell(self, results: Mapping[str, str], files: Mapping[str, object], hint: str) -> None:
-        """Print the results, their files, and what to do next."""
+        """Print the time, the results with their baselines, the files, and what to do next."""
         rows = {**results, "losses equal after resume": f"{self.num_equal} of {self.num_equal}, every digit", **files}
         rows["report"] = self.folder / "report.html"
         width = max(map(len, rows)) + 3
+        print(f"\n  Done in {self.seconds / 60:.1f} minutes.")
         for name, value in rows.items():
             print(f"  {name:<{width}}{value}")
         print(f"\n  {hint}")
