@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults campaign-mutate compare-losses fuzz audit lint format bench docs clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults campaign-mutate compare-losses fuzz audit lint format bench gallery docs clean
 
 setup: $(VENV)/.done
 
@@ -122,6 +122,10 @@ format: setup
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/run.py
+
+# Run all demos, which takes half an hour, and write docs/gallery.md and docs/results.md: see docs/make_gallery.py.
+gallery: setup
+	$(BIN)/python docs/make_gallery.py
 
 # The documentation site, in build/site: fails on a broken link and on a public name without documentation.
 docs: setup $(BIN)/sphinx-build

@@ -1,25 +1,150 @@
-"""Run the demos and keep what they printed: `python docs/make_gallery.py --seeds 0 1 2 [NAME...]`."""
+"""Run the demos, and write `docs/gallery.md` and `docs/results.md` from what they left: `make gallery`.
+
+    python docs/make_gallery.py [NAME...] [--seeds SEED...]   run demos (all), one after another, with one thread
+    python docs/make_gallery.py --runs [FOLDER...]            add runs of `pretrainkit train`; write the pages again
+
+Every run leaves a small file in `docs/results/`. Both pages are made from these files alone, so that they have no
+figure without a run. A demo that was run before, with its folder still there, is not run again.
+"""
 
 import argparse
+import base64
+import io
 import json
+import os
+import re
 import resource
+import shutil
+import statistics
 import subprocess
 import sys
+import textwrap
 import time
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image, ImageDraw
 
 from pretrainkit.demo.catalogue import DEMOS
+from pretrainkit.files.manifest import fingerprint
+from pretrainkit.report.picture import write_curve
+from pretrainkit.report.run_folder import read_run
+from pretrainkit.report.run_table import find_runs
+from pretrainkit.report.shown import Shown
+
+DOCS = Path(__file__).parent
+Record = dict[str, Any]
 
 
-def run_demo(name: str, seed: int, out: Path) -> None:
-    """Run a demo in `out/NAME-SEED`, and write what it printed and its times beside it, unless that was done before."""
-    folder = out / f"{name}-{seed}"
-    record = folder.with_suffix(".json")
-    if record.exists():
-        return
+class Measure(NamedTuple):
+    metric: str
+    """Name or pattern of the metric."""
+    about: str
+    unit: str
+    """"%" for shares, "of 100" for values that are percentages already, "" for others."""
+    baseline: str | float
+    """Metric or value of the baseline, in the same unit."""
+    guess: str
+    """Description of the baseline."""
+
+
+MEASURES = {
+    "bert": [
+        Measure("masked_lm_loss", "loss of hidden words, nats", "", "unigram_loss", "word frequencies"),
+        Measure("masked_lm_accuracy", "hidden words right", "%", "most_frequent_accuracy", "the most frequent word"),
+        Measure("next_sentence_accuracy", "order of two sentences right", "%", 0.5, "guessing"),
+    ],
+    "t5": [
+        Measure(
+            "span_corruption_loss", "loss of hidden spans, nats per token", "", "unigram_loss", "token frequencies"
+        ),
+        Measure(
+            "nll_per_target_token", "loss of hidden spans, nats per token", "", "unigram_loss", "token frequencies"
+        ),
+        Measure(
+            "accuracy", "answers right after fine-tuning", "of 100", "majority_accuracy", "the most frequent answer"
+        ),
+    ],
+    "pixel": [
+        Measure("masked_patch_loss", "loss of hidden squares", "", "blind_loss", "the mean of each square"),
+        Measure("accuracy", "parts of speech right after fine-tuning", "of 100", "word_accuracy", "that of each word"),
+    ],
+    "clip": [
+        Measure("*I2T-R@1", "right caption found first", "of 100", 1.0, "guessing"),
+        Measure("*T2I-R@1", "right image found first", "of 100", 1.0, "guessing"),
+    ],
+    "fourm": [
+        Measure("pictures", "photographs from captions right", "%", "other_pictures", "for another caption"),
+        Measure("captions", "captions of photographs wholly right", "%", "commonest_caption", "the commonest one"),
+        Measure("box_iou", "overlap of boxes of the same class", "", "guessed_box_iou", "one guess for all"),
+        Measure("class_iou", "overlap of classes", "", "floor_iou", "all floor and wall"),
+        Measure("depth_error", "depth error, deviations", "", "mean_depth_error", "the mean depth"),
+    ],
+}
+"""What the results show of each recipe, if a run has it."""
+TITLES = {"bert": "BERT", "t5": "T5", "pixel": "PIXEL", "clip": "CLIP", "fourm": "4M"}
+RESULTS = """\
+# Results
+
+Models that were trained for this repository, each with a run folder behind it: `make gallery` trains the demos, and
+`python docs/make_gallery.py --runs FOLDER` adds runs of `pretrainkit train`. A file in `docs/results/` for each
+training has all of its figures, versions, and fingerprints of its config, data and losses. Figures are
+means over seeds ± the standard deviation; the seeds change initial weights, order and masks, and the data stays the
+same. In parentheses: a baseline.
+
+The last column has the first digits of the fingerprint of all losses for each seed. The same command with the same
+versions, on a processor with the same instructions, gives the same fingerprint, because every digit of every loss is
+the same.
+"""
+ABSENT = """\
+## Not measured yet
+
+These rows have no run folder, so they are absent: GLUE of `bert/mini` and `bert/modern-mini`; the share of characters
+that `pixel` reconstructs; retrieval on photographs with captions that people wrote; held-out spans of `t5/mini`; depth
+from real photographs of `fourm`. The pages of the recipes tell of longer trainings, whose run folders were not kept.
+"""
+WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}
+PRINTED = {"bert": "Export", "t5": "Inference", "clip": "Search"}
+"""Chapter whose text the gallery shows besides the last lines of a demo."""
+
+
+def main(arguments: list[str], docs: Path = DOCS) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(DEMOS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--runs", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("build/gallery"))
+    given = parser.parse_args(arguments)
+    if given.runs is None:
+        for name in given.names:
+            for seed in given.seeds:
+                folder = given.out / f"{name}-{seed}"
+                if not folder.with_suffix(".json").exists():
+                    run_demo(name, seed, folder)
+                write_record(docs, f"demo-{name}-{seed}", record_of_demo(name, seed, folder))
+                if seed == given.seeds[0]:
+                    draw(name, folder, docs / "images")
+    for run in given.runs or ():
+        record = record_of_run(run)
+        write_record(docs, f"{record['recipe']}-{record['losses'][:12]}", record)
+    records = [json.loads(path.read_text("utf-8")) for path in sorted((docs / "results").glob("*.json"))]
+    (docs / "gallery.md").write_text(gallery(records, docs), encoding="utf-8")
+    (docs / "results.md").write_text(results(records), encoding="utf-8")
+
+
+def run_demo(name: str, seed: int, folder: Path) -> None:
+    """Run a demo in `folder`, and write what it printed and its times to `FOLDER.json`."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     words = ["demo", name, "--seed", str(seed), "--out", str(folder), "--json"]
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    process = subprocess.Popen([sys.executable, "-m", "pretrainkit", *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pretrainkit", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # the same sums in the same order on every machine
+    )
     lines = []
     for line in process.stdout or ():
         print(line, end="", flush=True)
@@ -31,16 +156,264 @@ def run_demo(name: str, seed: int, out: Path) -> None:
         "wall_seconds": round(time.monotonic() - began, 1),
         "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
     }
-    record.write_text(json.dumps({**times, "output": "".join(lines)}), encoding="utf-8")
+    folder.with_suffix(".json").write_text(json.dumps({**times, "output": "".join(lines)}), encoding="utf-8")
+
+
+def record_of_demo(name: str, seed: int, folder: Path) -> Record:
+    """Return the record of a demo: its main run, its numbers, and what it printed."""
+    left = json.loads(folder.with_suffix(".json").read_text("utf-8"))
+    *text, numbers = left.pop("output").strip().split("\n")
+    *chapters, last, _ = "\n".join(text).split("\n\n")
+    title = PRINTED.get(name)
+    shown = [chapter for chapter in chapters if title and re.match(rf"\[\d+/\d+\] {title}:", chapter.strip())]
+    return {
+        **record_of_run(folder / "run"),
+        "demo": name,
+        "command": f"pretrainkit demo {name} --seed {seed}",
+        "threads": 1,
+        "metrics": json.loads(numbers),
+        "losses": losses_of(find_runs(folder)),
+        "printed": [line for part in (*shown, last) for line in part.strip("\n").split("\n")],
+        **left,
+    }
+
+
+def record_of_run(folder: Path) -> Record:
+    """Return the record of a run folder."""
+    run = read_run(folder)
+    came = run.provenance
+    return {
+        "recipe": run.config["recipe"],
+        "preset": run.preset,
+        "seed": run.config["seed"],
+        "command": re.sub(r"^\S*pretrainkit(/__main__\.py)?", "pretrainkit", came["command"]),
+        "parameters": run.summary["parameters"],
+        "steps": run.summary["steps"],
+        "batch_size": run.config["data"]["batch_size"],
+        "examples": came["data"].get("examples"),
+        "metrics": run.held_out | {name: run.summary[name] for name in ("unigram_loss",) if name in run.summary},
+        "wall_seconds": run.trained_seconds,
+        **{name: came[name] for name in ("device", "ranks", "processor", "cores", "precision", "python", "started")},
+        "packages": came["packages"],
+        "config": fingerprint(run.config),
+        "data": came["data"]["fingerprint"],
+        "losses": losses_of([folder]),
+    }
+
+
+def losses_of(folders: Iterable[Path]) -> str:
+    """Return a fingerprint of all losses of the trainings: equal only if every digit is."""
+    return fingerprint([[row["step"], row["loss"]] for folder in folders for row in read_run(folder).metrics.rows])
+
+
+def write_record(docs: Path, name: str, record: Record) -> None:
+    (docs / "results").mkdir(exist_ok=True)
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    (docs / f"results/{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def draw(name: str, folder: Path, images: Path) -> None:
+    """Draw the pictures of a demo."""
+    for file, picture in PICTURES[name].items():
+        picture.draw(folder, images / file)
+
+
+def draw_curve(folder: Path, out: Path) -> None:
+    write_curve(folder / "run", out)
+
+
+def copy(name: str) -> Callable[[Path, Path], None]:
+    """Return a function that copies a file of a demo's folder."""
+
+    def draw_copy(folder: Path, out: Path) -> None:
+        shutil.copy(folder / name, out)
+
+    return draw_copy
+
+
+def draw_found(folder: Path, out: Path) -> None:
+    """Draw captions, and the images that CLIP found for them."""
+    queries = [sample for sample in read_run(folder / "run").samples if isinstance(sample["query"], str)]
+    rows = [(sample["query"], sample["found"]) for sample in queries[:5]]
+    draw_rows(
+        "Each caption, and the five nearest of 100 new pictures. The right one has a green frame.", rows, 96
+    ).save(out)
+
+
+def draw_sentences(folder: Path, out: Path) -> None:
+    """Draw sentences, their hidden squares, and what PIXEL draws in their place."""
+    run = read_run(folder / "run")
+    first, last = min(run.earlier_samples), int(run.summary["steps"])
+    rows = []
+    for early, late in zip(run.earlier_samples[first][:3], run.samples[:3], strict=True):
+        rows += [
+            ("true text", late["original"]),
+            ("hidden parts in blue", late["masked"]),
+            (f"drawn after {first} steps", early["reconstructed"]),
+            (f"drawn after {last} steps", late["reconstructed"]),
+        ]
+    draw_rows("A model draws the hidden parts of sentences that it has never seen.", rows, None, 4).save(out)
+
+
+def draw_rows(title: str, rows: list[tuple[str, Any]], side: int | None, group: int = 1) -> Image.Image:
+    """Return a sheet with a text and pictures in each row, those that are right with a green frame.
+
+    `side`: Width of each picture; None: as it is. `group`: number of rows between wider gaps."""
+    text: dict[str, Any] = {"fill": "black", "font_size": 15}
+    left, top, gap = 10 + 7 * min(28, max(len(label) for label, _ in rows)), 34, 8
+    cells = [[_framed(shown, side) for shown in found] for _, found in rows]
+    width = max(left + max(sum(cell.width + gap for cell in row) for row in cells), 2 * gap + 8 * len(title))
+    heights = [
+        max(cell.height for cell in row) + gap + 2 * gap * (n % group == group - 1) for n, row in enumerate(cells)
+    ]
+    sheet = Image.new("RGB", (width, top + sum(heights)), "white")
+    pen = ImageDraw.Draw(sheet)
+    pen.text((gap, gap), title, **text)
+    for (label, _), row, height in zip(rows, cells, heights, strict=True):
+        pen.multiline_text((gap, top + gap), "\n".join(textwrap.wrap(label, 28)), **text)
+        x = left
+        for cell in row:
+            sheet.paste(cell, (x, top))
+            x += cell.width + gap
+        top += height
+    return sheet
+
+
+def _framed(shown: Shown, side: int | None) -> Image.Image:
+    image = Image.open(io.BytesIO(base64.b64decode(shown.picture.partition(",")[2]))).convert("RGB")
+    if side is not None:
+        image = image.resize((side, side * image.height // image.width), Image.Resampling.NEAREST)
+    frame = 0 if shown.is_right is None else 4
+    sheet = Image.new(
+        "RGB", (image.width + 2 * frame, image.height + 2 * frame), "#0a9a4a" if shown.is_right else "white"
+    )
+    sheet.paste(image, (frame, frame))
+    return sheet
+
+
+class Picture(NamedTuple):
+    about: str
+    draw: Callable[[Path, Path], None]
+    """Draws the picture of a demo's folder to a file."""
+
+
+PICTURES = {
+    "bert": {
+        "demo-bert.svg": Picture("Training loss and held-out loss; the run was killed and resumed", draw_curve),
+    },
+    "t5": {"demo-t5.svg": Picture("Loss of fine-tuning; the run was killed and resumed", draw_curve)},
+    "pixel": {
+        "demo-pixel.png": Picture(
+            "Sentences, their hidden parts, and what the model draws in their place", draw_sentences
+        ),
+        "demo-pixel-scripts.png": Picture(
+            "The same sentence in five scripts, drawn by the renderer", copy("scripts.png")
+        ),
+    },
+    "clip": {"demo-clip.png": Picture("Captions and the five nearest images of each", draw_found)},
+    "fourm": {
+        "demo-fourm.png": Picture("Captions; boxes, classes and photographs made from them", copy("from-captions.png")),
+        "demo-fourm-views.png": Picture(
+            "Photographs; captions, boxes, classes and depth made from them", copy("from-photographs.png")
+        ),
+    },
+}
+
+
+def gallery(records: list[Record], docs: Path) -> str:
+    """Return the page with what demos and tutorials printed and drew."""
+    parts = [
+        "# Gallery\n",
+        "What the demos printed and drew, on one CPU core each. `make gallery` runs all of them and writes this page;"
+        " [Results](results.md) has the deviation over seeds.\n",
+    ]
+    for name, demo in DEMOS.items():
+        record = next((one for one in records if one.get("demo") == name), None)
+        if record is None:
+            continue
+        parts.append(f"## {TITLES[name]}\n\n{demo.about} `{record['command']}` took {hardware(record)}.\n")
+        parts += [
+            f"![{picture.about}](images/{file})\n\n*{picture.about}.*\n" for file, picture in PICTURES[name].items()
+        ]
+        lines = [row for line in record["printed"] for row in textwrap.wrap(line, 100, **WRAPPED) or [""]]
+        parts.append("```text\n" + "\n".join(lines) + "\n```\n")
+    parts.append("## Tutorials\n")
+    for page in sorted((docs / "tutorials").glob("*.md")):
+        title, *lines = page.read_text("utf-8").split("\n")
+        drawn = [line.replace("](../", "](") for line in lines if line.startswith("![") and "/tutorial-" in line]
+        parts += [
+            f"{line}\n\n*[{title.removeprefix('# ')}](tutorials/{page.name}): {line[2:].partition(']')[0]}.*\n"
+            for line in drawn
+        ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def hardware(record: Record) -> str:
+    """Return time and machine."""
+    minutes = f"{record['wall_seconds'] / 60:.1f} minutes"
+    if "cpu_seconds" in record:
+        minutes += f" ({record['cpu_seconds'] / 60:.1f} minutes of CPU time; the machine had other work)"
+    threads = f", {record['threads']} thread" if "threads" in record else ""
+    ranks = f" on {record['ranks']} x {record['device']}" if record["device"] != "CPU" else ""
+    return (
+        f"{minutes}{ranks} on {record['processor']} with {record['cores']} cores{threads}, torch "
+        f"{record['packages']['torch']}, seed {record['seed']}, {record['started'][:10]}"
+    )
+
+
+def results(records: list[Record]) -> str:
+    """Return the page with a table for each recipe."""
+    parts = [RESULTS]
+    for recipe, measures in MEASURES.items():
+        rows: dict[str, list[Record]] = {}
+        for record in records:
+            if record["recipe"] == recipe:
+                rows.setdefault(re.sub(r" --seed \d+| seed=\d+| --out \S+", "", record["command"]), []).append(record)
+        if rows:
+            parts.append(
+                f"## {TITLES[recipe]}\n\n| trained | data | hardware, time | measured on held-out data | losses |"
+            )
+            parts.append("|---|---|---|---|---|")
+            parts += [_row(command, same, measures) for command, same in rows.items()]
+            parts.append("")
+    return "\n".join([*parts, ABSENT])
+
+
+def _row(command: str, records: list[Record], measures: list[Measure]) -> str:
+    first = records[0]
+    minutes = [record.get("cpu_seconds", record["wall_seconds"]) / 60 for record in records]
+    about = DEMOS[first["demo"]].about if "demo" in first else ""
+    machine = (
+        f"{first['processor']}, torch {first['packages']['torch']}" if first["device"] == "CPU" else first["device"]
+    )
+    cells = (
+        f"`{command}`: {first['preset']}, {first['parameters'] / 1e6:.2f} M parameters, {first['steps']:,} steps of "
+        f"{first['batch_size']} examples",
+        f"{about} {first['examples']:,} examples",
+        f"{machine}, {first.get('threads', '')} thread: {statistics.mean(minutes):.1f} minutes of CPU time",
+        "<br>".join(_measured(records, measures)),
+        "<br>".join(f"{record['seed']}: `{record['losses'][:12]}`" for record in records),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _measured(records: list[Record], measures: list[Measure]) -> Iterator[str]:
+    """Yield each measure with its deviation over the seeds, and the baseline."""
+    for measure in measures:
+        for name in sorted(name for name in records[0]["metrics"] if fnmatchcase(name, measure.metric)):
+            values = [record["metrics"][name] for record in records]
+            base = (
+                measure.baseline if isinstance(measure.baseline, float) else records[0]["metrics"].get(measure.baseline)
+            )
+            which = f" ({name.partition('_')[0]})" if "*" in measure.metric else ""
+            deviation = f" ± {_shown(statistics.stdev(values), measure.unit)}" if len(values) > 1 else ""
+            guess = "" if base is None else f" ({measure.guess}: {_shown(base, measure.unit)})"
+            yield f"{measure.about}{which}: {_shown(statistics.mean(values), measure.unit)}{deviation}{guess}"
+
+
+def _shown(value: float, unit: str) -> str:
+    return f"{100 * value if unit == '%' else value:.1f} %" if unit else f"{value:.3f}"
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(DEMOS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--out", type=Path, default=Path("build/gallery"))
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names:
-        for seed in arguments.seeds:
-            run_demo(name, seed, arguments.out)
+    main(sys.argv[1:])

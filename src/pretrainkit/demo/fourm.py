@@ -63,10 +63,13 @@ optimizer: {{name: muon, momentum: 0.95, peak_lr: 6.0e-3}}
 schedule: {{num_warmup_steps: 20}}
 precision: {{compute: float32}}
 """
-NUM_SHOWN = 5
+NUM_SHOWN, NUM_PAIRS = 5, 3
+"""Number of scenes in the report and on the sheet of captions, and on the sheet of photographs."""
+Row = dict[str, Cell]
+"""Cells of a row by the heading of their column."""
 SHEETS = {
-    "from-captions": "The last two columns: a generated photograph must show the things of its caption, anywhere.",
-    "from-photographs": "Compare each view that was generated from the photograph with the true one on its right.",
+    "from-captions": "Made from a caption alone: boxes, then classes, then a picture. It must show the same things.",
+    "from-photographs": "Made from a photograph alone: caption, boxes, classes, depth. Below each: the truth.",
 }
 """Title of each direction's sheet: what to look at."""
 _SHADES = [np.multiply(color, shade) for color in COLORS.values() for shade in (1, 0.8, 0.6)]
@@ -211,31 +214,31 @@ def mean_iou(classes: NDArray[np.uint8], truth: NDArray[np.uint8]) -> float:
 
 def _show(run: Path, folder: Path, valid: Sequence[Scene]) -> None:
     """Draw a sheet for each direction, and write the samples of the report: generated views beside the true ones."""
-    sheets: dict[str, list[dict[str, Cell]]] = {name: [] for name in SHEETS}
+    imagined_rows, seen_rows, samples = list[Row](), list[Row](), list[Row]()
     for number, scene in enumerate(valid[:NUM_SHOWN]):
         from_caption, from_photograph = (folder / name / f"{number:05}" for name in SHEETS)
         photograph = _read(folder / f"valid/rgb/{number:05}.png")
-        caption = read_json(from_photograph / "caption.json")[0]
-        seen: dict[str, Cell] = {"given photograph": photograph, "caption": caption, "true caption": scene.caption}
+        seen: Row = {"caption": read_json(from_photograph / "caption.json")[0]}
+        truth: Row = {"caption": scene.caption}
         for view, file, true_file in (
             ("boxes", "det.json", f"det/{number:05}.json"),
             ("classes", "seg@64.png", f"seg/{number:05}.png"),
             ("depth", "tok_depth@64.png", f"depth/{number:05}.png"),
         ):
             seen[view] = _cell(from_photograph / file, photograph)
-            seen[f"true {view}"] = _cell(folder / "valid" / true_file, photograph)
-        imagined: dict[str, Cell] = {"given caption": scene.caption}
+            truth[view] = _cell(folder / "valid" / true_file, photograph)
+        imagined: Row = {"given caption": scene.caption}
         for view, file in (("boxes", "det.json"), ("classes", "seg@64.png"), ("photograph", "tok_rgb@64.png")):
             imagined[f"{view} from the caption"] = _cell(from_caption / file, np.full_like(photograph, 128))
-        sheets["from-captions"].append({**imagined, "true photograph": photograph})
-        sheets["from-photographs"].append(seen)
-    for name, rows in sheets.items():
-        sheet = contact_sheet(list(rows[0]), [list(row.values()) for row in rows], title=SHEETS[name], scale=2)
+        imagined_rows.append({**imagined, "true photograph": photograph})
+        seen_rows += [{"given photograph": photograph, **seen}, {"given photograph": "the truth:", **truth}]
+        pairs = {name: cell for view in seen for name, cell in ((view, seen[view]), (f"true {view}", truth[view]))}
+        samples.append({**imagined_rows[-1], "given photograph": photograph, **pairs})
+    for (name, title), rows in zip(SHEETS.items(), (imagined_rows, seen_rows[: 2 * NUM_PAIRS]), strict=True):
+        sheet = contact_sheet(list(rows[0]), [list(row.values()) for row in rows], title=title, scale=2)
         sheet.save(folder / f"{name}.png")
-    samples = [
-        {name: [_sample(cell)] for name, cell in {**a, **b}.items()} for a, b in zip(*sheets.values(), strict=True)
-    ]
-    (run / "samples.json").write_text(json.dumps(samples), encoding="utf-8")
+    text = json.dumps([{name: [_sample(cell)] for name, cell in row.items()} for row in samples])
+    (run / "samples.json").write_text(text, encoding="utf-8")
 
 
 def _cell(path: Path, canvas: Pixels) -> Pixels:

@@ -27,7 +27,8 @@ CLASSES = tuple(f"{color} {kind}" for color in COLORS for kind in KINDS)
 WALLS = {"grey": (150, 155, 160), "pink": (230, 160, 185), "brown": (150, 105, 65)}
 _FLOOR = (75, 70, 65)
 _GRID = 16
-"""Number of steps of the grid per width and height of the picture."""
+"""Number of steps of the grid per width and height of the picture. Edges are at even steps: with 8 x 8 patches no patch
+shows a piece of two things, and few tokens suffice for all pieces."""
 _HORIZONS = (2, 4, 6, 8)
 """Rows of the grid where floor and wall may meet, from the top."""
 _NEAREST, _FARTHEST = 2.0, 8.0
@@ -77,7 +78,7 @@ def draw_scene(rng: np.random.Generator) -> Scene:
     """Draw a random scene with two things of different colours on the floor, one in each half of the picture."""
     horizon, things = int(rng.choice(_HORIZONS)), []
     for half, color in enumerate(rng.permutation(list(COLORS))[:2]):
-        foot = int(rng.integers((horizon + _GRID) // 2 + 1, _GRID))
+        foot = 2 * int(rng.integers(((horizon + _GRID) // 2 + 2) // 2, _GRID // 2))
         distance = _distance((foot - horizon) / (_GRID - horizon))
         size = 2 * round(_GRID / 2 / distance)
         left = half * _GRID // 2 + 2 * int(rng.integers((_GRID // 2 - size) // 2 + 1))

@@ -198,8 +198,12 @@ def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]], *, scale:
         # White on black is visible on every colour.
         draw.rectangle(corners, outline="black", width=3 * scale)
         draw.rectangle(corners, outline="white", width=scale)
-        place, text = (corners[0] + 4 * scale, corners[1] + 3 * scale), instance["class_name"]
-        draw.text(place, text, fill="white", stroke_width=scale, stroke_fill="black", font_size=10 * scale)
+        text, size = instance["class_name"], 10 * scale
+        if draw.textlength(text, font_size=size) > corners[2] - corners[0]:
+            text = text.replace(" ", "\n")
+        width = max(draw.textlength(line, font_size=size) for line in text.split("\n"))
+        place = min(corners[0] + 4 * scale, side - width - scale), corners[1] + 3 * scale
+        draw.text(place, text, fill="white", stroke_width=scale, stroke_fill="black", font_size=size)
     return np.asarray(image)
 
 

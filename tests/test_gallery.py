@@ -1,0 +1,143 @@
+"""The gallery and the results: pages that a script makes from what demos and runs left."""
+
+import functools
+import json
+import runpy
+import shutil
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("PIL")
+pytest.importorskip("matplotlib")
+
+from PIL import Image
+
+from pretrainkit.demo.catalogue import DEMOS
+from pretrainkit.images.pillow import thumbnail
+from support import page_data as data
+
+ROOT = Path(__file__).parents[1]
+
+
+@functools.cache
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs/make_gallery.py"))
+
+
+def shown(level: int, **more: bool) -> dict[str, Any]:
+    return {"image": thumbnail(np.full((3, 16, 64), level, np.uint8), format="PNG"), **more}
+
+
+def put_demo(folder: Path, name: str, seed: int, **numbers: float) -> None:
+    """What a demo leaves, around a run of two steps."""
+    shutil.copytree(data.part("bert"), folder / "run")
+    config = folder / "run/config.yaml"
+    config.write_text(config.read_text().replace("\nseed: 0\n", f"\nseed: {seed}\n"))
+    drawn: list[dict[str, Any]] = [{name: [shown(90)] for name in ("original", "masked", "reconstructed")}]
+    found = [shown(level, is_right=level == 60) for level in (20, 60)]
+    samples = {"pixel": drawn, "clip": [{"query": [shown(5)], "found": []}, {"query": "a caption", "found": found}]}
+    if name in samples:
+        (folder / "run/samples").mkdir(exist_ok=True)
+        for file in ("samples.json", "samples/step-00000001.json"):
+            (folder / "run" / file).write_text(json.dumps(samples[name]))
+    for file in ("from-captions.png", "from-photographs.png", "scripts.png"):
+        Image.new("RGB", (4, 4)).save(folder / file)
+    lines = [
+        "[1/2] Export: of it",
+        "  What it fills in",
+        "",
+        "[2/2] Report: a page",
+        "",
+        "  Done in 1 minute.",
+        "  so good  1",
+    ]
+    text = "\n".join([*lines, "", "  To use your own text: …", json.dumps(numbers)])
+    left = {"wall_seconds": 120, "cpu_seconds": 60, "output": text}
+    folder.with_suffix(".json").write_text(json.dumps(left))
+
+
+def test_pages_are_made_from_what_the_demos_left(tmp_path: Path) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    (docs / "images").mkdir(parents=True)
+    for name in DEMOS:
+        for seed in (0, 1):
+            put_demo(out / f"{name}-{seed}", name, seed, masked_lm_loss=4.0 + 0.2 * seed, unigram_loss=6.5)
+    script()["main"](["--seeds", "0", "1", "--out", str(out)], docs)
+
+    page = (docs / "gallery.md").read_text("utf-8")
+    for name in DEMOS:
+        assert f"`pretrainkit demo {name} --seed 0` took 2.0 minutes (1.0 minutes of CPU time" in page
+    assert "  What it fills in\n\n  Done in 1 minute.\n  so good  1\n```" not in page
+    assert "  What it fills in\n  Done in 1 minute.\n  so good  1\n```" in page
+    drawn = {file for pictures in script()["PICTURES"].values() for file in pictures}
+    assert {path.name for path in (docs / "images").iterdir()} == drawn
+    assert all(f"](images/{file})" in page for file in drawn)
+
+    table = (docs / "results.md").read_text("utf-8")
+    assert "loss of hidden words, nats: 4.100 ± 0.141 (word frequencies: 6.500)" in table
+    losses = [json.loads(path.read_bytes())["losses"] for path in sorted((docs / "results").glob("demo-bert-*.json"))]
+    assert f"0: `{losses[0][:12]}`<br>1: `{losses[1][:12]}`" in table
+    assert losses[0] == losses[1]  # the same run, copied
+
+
+def test_losses_that_differ_in_a_digit_have_another_fingerprint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    data.copy("bert", run)
+    losses_of = script()["losses_of"]
+    before = losses_of([run])
+    first, *rows = (run / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(first)
+    (run / "metrics.jsonl").write_text("\n".join([json.dumps(row | {"loss": row["loss"] + 1e-7}), *rows]) + "\n")
+    assert losses_of([run]) != before
+
+
+def test_a_run_of_train_becomes_a_row(tmp_path: Path) -> None:
+    script()["main"](["--runs", str(data.part("bert"))], tmp_path)
+    table = (tmp_path / "results.md").read_text("utf-8")
+    assert "`pretrainkit train bert/mini" in table
+    assert "loss of hidden words, nats: " in table
+    (file,) = (tmp_path / "results").iterdir()
+    record = json.loads(file.read_bytes())
+    assert record["seed"] == 0
+    assert record["packages"]["torch"]
+
+
+def test_a_demo_is_run_once_with_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@, threads: $OMP_NUM_THREADS"\ntest "$3" != wrong\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(sys, "executable", str(python))
+    script()["run_demo"]("t5", 3, tmp_path / "out/t5-3")
+    left = json.loads((tmp_path / "out/t5-3.json").read_bytes())
+    assert left["output"] == f"-m pretrainkit demo t5 --seed 3 --out {tmp_path}/out/t5-3 --json, threads: 1\n"
+    assert 0 <= left["cpu_seconds"] <= left["wall_seconds"] + 1
+    python.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(SystemExit, match="the demo wrong failed with exit code 1"):
+        script()["run_demo"]("wrong", 0, tmp_path / "out/wrong-0")
+    assert not (tmp_path / "out/wrong-0.json").exists()
+
+
+def test_the_pages_are_those_of_the_records(tmp_path: Path) -> None:
+    """No row without a file of a run, and no file without a row."""
+    for part in ("results", "tutorials"):
+        shutil.copytree(ROOT / "docs" / part, tmp_path / part)
+    script()["main"](["--runs"], tmp_path)
+    for page in ("gallery.md", "results.md"):
+        assert (tmp_path / page).read_text("utf-8") == (ROOT / "docs" / page).read_text("utf-8"), "run make gallery"
+
+
+def test_each_picture_is_there_once_and_shown() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
+    text = "".join(page.read_text("utf-8") for page in pages)
+    pictures = sorted((ROOT / "docs/images").iterdir())
+    assert [path.name for path in pictures if f"images/{path.name})" not in text] == []
+    assert len({path.read_bytes() for path in pictures}) == len(pictures)
+
+
+def test_one_command_makes_the_gallery() -> None:
+    assert "\ngallery: setup\n\t$(BIN)/python docs/make_gallery.py\n" in (ROOT / "Makefile").read_text("utf-8")
