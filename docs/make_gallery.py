@@ -83,7 +83,7 @@ MEASURES = {
         Measure("depth_error", "depth error, deviations", "", "mean_depth_error", "the mean depth"),
     ],
 }
-"""What the results show of each recipe, if a run has it."""
+"""Figures that the results show of each recipe, if a run has them."""
 TITLES = {"bert": "BERT", "t5": "T5", "pixel": "PIXEL", "clip": "CLIP", "fourm": "4M"}
 RESULTS = """\
 # Results
@@ -106,8 +106,8 @@ that `pixel` reconstructs; retrieval on photographs with captions that people wr
 from real photographs of `fourm`. The pages of the recipes tell of longer trainings, whose run folders were not kept.
 """
 WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}
-PRINTED = {"bert": "Export", "t5": "Inference", "clip": "Search"}
-"""Chapter whose text the gallery shows besides the last lines of a demo."""
+PRINTED = {"bert": "Export", "t5": "Inference"}
+"""Chapter with answers, which the gallery shows besides the last lines of a demo."""
 
 
 def main(arguments: list[str], docs: Path = DOCS) -> None:
@@ -164,8 +164,11 @@ def record_of_demo(name: str, seed: int, folder: Path) -> Record:
     left = json.loads(folder.with_suffix(".json").read_text("utf-8"))
     *text, numbers = left.pop("output").strip().split("\n")
     *chapters, last, _ = "\n".join(text).split("\n\n")
-    title = PRINTED.get(name)
-    shown = [chapter for chapter in chapters if title and re.match(rf"\[\d+/\d+\] {title}:", chapter.strip())]
+    answers = [line for chapter in chapters if f"] {PRINTED.get(name)}: " in chapter for line in chapter.split("\n")]
+    answers = [
+        line for line in answers if line.startswith("  ") and not line.startswith(("  $", "  >")) and line[-1] != ":"
+    ]
+    lines = [line for line in last.split("\n") if line.startswith("  ") and str(folder) not in line]
     return {
         **record_of_run(folder / "run"),
         "demo": name,
@@ -173,7 +176,7 @@ def record_of_demo(name: str, seed: int, folder: Path) -> Record:
         "threads": 1,
         "metrics": json.loads(numbers),
         "losses": losses_of(find_runs(folder)),
-        "printed": [line for part in (*shown, last) for line in part.strip("\n").split("\n")],
+        "printed": [*answers, *([""] if answers else []), *lines],
         **left,
     }
 
@@ -243,9 +246,9 @@ def draw_found(folder: Path, out: Path) -> None:
 def draw_sentences(folder: Path, out: Path) -> None:
     """Draw sentences, their hidden squares, and what PIXEL draws in their place."""
     run = read_run(folder / "run")
-    first, last = min(run.earlier_samples), int(run.summary["steps"])
+    first, last = min(run.earlier_samples), max(run.earlier_samples)
     rows = []
-    for early, late in zip(run.earlier_samples[first][:3], run.samples[:3], strict=True):
+    for early, late in zip(run.earlier_samples[first], run.earlier_samples[last], strict=True):
         rows += [
             ("true text", late["original"]),
             ("hidden parts in blue", late["masked"]),
@@ -261,7 +264,7 @@ def draw_rows(title: str, rows: list[tuple[str, Any]], side: int | None, group: 
     `side`: Width of each picture; None: as it is. `group`: number of rows between wider gaps."""
     text: dict[str, Any] = {"fill": "black", "font_size": 15}
     left, top, gap = 10 + 7 * min(28, max(len(label) for label, _ in rows)), 34, 8
-    cells = [[_framed(shown, side) for shown in found] for _, found in rows]
+    cells = [[_framed(shown, side) for shown in pictures] for _, pictures in rows]
     width = max(left + max(sum(cell.width + gap for cell in row) for row in cells), 2 * gap + 8 * len(title))
     heights = [
         max(cell.height for cell in row) + gap + 2 * gap * (n % group == group - 1) for n, row in enumerate(cells)
@@ -324,35 +327,41 @@ def gallery(records: list[Record], docs: Path) -> str:
     """Return the page with what demos and tutorials printed and drew."""
     parts = [
         "# Gallery\n",
-        "What the demos printed and drew, on one CPU core each. `make gallery` runs all of them and writes this page;"
-        " [Results](results.md) has the deviation over seeds.\n",
+        prose(
+            "Pictures and last lines of the demos, which use one CPU core. `make gallery` runs all of them and writes "
+            "this page. [Results](results.md) has all figures, with their deviation over seeds."
+        ),
     ]
     for name, demo in DEMOS.items():
-        record = next((one for one in records if one.get("demo") == name), None)
+        record = next((row for row in records if row.get("demo") == name), None)
         if record is None:
             continue
-        parts.append(f"## {TITLES[name]}\n\n{demo.about} `{record['command']}` took {hardware(record)}.\n")
+        parts.append(f"## {TITLES[name]}\n\n" + prose(f"{demo.about} `{record['command']}` took {hardware(record)}."))
         parts += [
             f"![{picture.about}](images/{file})\n\n*{picture.about}.*\n" for file, picture in PICTURES[name].items()
         ]
-        lines = [row for line in record["printed"] for row in textwrap.wrap(line, 100, **WRAPPED) or [""]]
+        lines = [row for line in record["printed"] for row in textwrap.wrap(line, 120, **WRAPPED) or [""]]
         parts.append("```text\n" + "\n".join(lines) + "\n```\n")
     parts.append("## Tutorials\n")
     for page in sorted((docs / "tutorials").glob("*.md")):
         title, *lines = page.read_text("utf-8").split("\n")
         drawn = [line.replace("](../", "](") for line in lines if line.startswith("![") and "/tutorial-" in line]
-        parts += [
-            f"{line}\n\n*[{title.removeprefix('# ')}](tutorials/{page.name}): {line[2:].partition(']')[0]}.*\n"
-            for line in drawn
-        ]
+        for line in drawn:
+            about = f"*[{title.removeprefix('# ')}](tutorials/{page.name}): {line[2:].partition(']')[0]}.*"
+            parts += [line + "\n", prose(about)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def prose(text: str) -> str:
+    """Return a paragraph in lines."""
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def hardware(record: Record) -> str:
     """Return time and machine."""
     minutes = f"{record['wall_seconds'] / 60:.1f} minutes"
     if "cpu_seconds" in record:
-        minutes += f" ({record['cpu_seconds'] / 60:.1f} minutes of CPU time; the machine had other work)"
+        minutes = f"{record['cpu_seconds'] / 60:.1f} minutes of CPU time ({minutes} on a machine with other work)"
     threads = f", {record['threads']} thread" if "threads" in record else ""
     ranks = f" on {record['ranks']} x {record['device']}" if record["device"] != "CPU" else ""
     return (

@@ -73,9 +73,9 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     result = walk.numbers(**scores)
     chance = 100 / NUM_VALID  # two of 200 captions for an image, one of 100 images for a caption
     rows = {
-        f"right {found} found first, {kind}": f"{scores[f'{name}_{metric}']:.0f} % (guessing: {chance:.0f} %)"
+        f"right {answer} found first, {kind}": f"{scores[f'{name}_{metric}']:.0f} % (guessing: {chance:.0f} %)"
         for name, kind in (("single", "one shape"), ("pairs", "two shapes"))
-        for metric, found in (("I2T-R@1", "caption"), ("T2I-R@1", "image"))
+        for metric, answer in (("I2T-R@1", "caption"), ("T2I-R@1", "image"))
     }
     files = {"run": run, "for transformers": folder / "export"}
     walk.tell(rows, files, "To use your own pairs, see the first lines of the recipe's README.")

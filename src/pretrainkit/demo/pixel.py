@@ -110,9 +110,10 @@ def write_renderer(font: Path, folder: Path) -> None:
 
     save_renderer(Renderer(RendererConfig(font_file=str(font), strategy="words")), folder / "renderer")
     page = Renderer(RendererConfig(font_file=str(font), max_seq_length=64, on_missing="ignore"))
-    lines = [page(text).pixel_values for text in SCRIPTS.values()]
-    image = pillow.fromarray(np.concatenate(lines))
-    image.resize((2 * lines[0].shape[1], 32 * len(lines))).save(folder / "scripts.png")
+    lines = np.concatenate([page(text).pixel_values for text in SCRIPTS.values()])
+    lines = lines[:, : 8 + np.flatnonzero(lines.min(axis=0) < 255)[-1]]  # without the empty right part
+    image = pillow.fromarray(lines)
+    image.resize((2 * image.width, 2 * image.height)).save(folder / "scripts.png")
     print(f"  {folder / 'renderer'}: {font.name}; {folder / 'scripts.png'}: {', '.join(SCRIPTS)}, drawn by it")
 
 
