@@ -353,8 +353,10 @@ def gallery(records: list[Record], docs: Path) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a paragraph in lines."""
-    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) + "\n"
+    """Return a paragraph in lines, none of which ends within a command."""
+    joined = re.sub("`.+?`", lambda code: code[0].replace(" ", "\0"), text)
+    lines = textwrap.fill(joined, 100, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ") + "\n"
 
 
 def hardware(record: Record) -> str:
