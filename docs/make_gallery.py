@@ -416,10 +416,10 @@ def _measured(records: list[Record], measures: list[Measure]) -> Iterator[str]:
             base = (
                 measure.baseline if isinstance(measure.baseline, float) else records[0]["metrics"].get(measure.baseline)
             )
-            which = f" ({name.partition('_')[0]})" if "*" in measure.metric else ""
+            kind = f" ({name.partition('_')[0]})" if "*" in measure.metric else ""
             deviation = f" ± {_shown(statistics.stdev(values), measure.unit)}" if len(values) > 1 else ""
             guess = "" if base is None else f" ({measure.guess}: {_shown(base, measure.unit)})"
-            yield f"{measure.about}{which}: {_shown(statistics.mean(values), measure.unit)}{deviation}{guess}"
+            yield f"{measure.about}{kind}: {_shown(statistics.mean(values), measure.unit)}{deviation}{guess}"
 
 
 def _shown(value: float, unit: str) -> str:

@@ -34,7 +34,7 @@ def shown(level: int, **more: bool) -> dict[str, Any]:
 
 
 def put_demo(folder: Path, name: str, seed: int, **numbers: float) -> None:
-    """What a demo leaves, around a run of two steps."""
+    """Write the files of a demo, around a run of two steps."""
     shutil.copytree(data.part("bert"), folder / "run")
     config = folder / "run/config.yaml"
     config.write_text(config.read_text().replace("\nseed: 0\n", f"\nseed: {seed}\n"))
@@ -71,8 +71,8 @@ def test_pages_are_made_from_what_the_demos_left(tmp_path: Path) -> None:
 
     page = (docs / "gallery.md").read_text("utf-8")
     for name in DEMOS:
-        told = f"`pretrainkit demo {name} --seed 0` took 1.0 minutes of CPU time (2.0 minutes on a machine with"
-        assert told in page.replace("\n", " ")
+        sentence = f"`pretrainkit demo {name} --seed 0` took 1.0 minutes of CPU time (2.0 minutes on a machine with"
+        assert sentence in page.replace("\n", " ")
     assert "```text\n  What it fills in\n\n  Done in 1 minute.\n  so good  1\n```" in page
     drawn = {file for pictures in script()["PICTURES"].values() for file in pictures}
     assert {path.name for path in (docs / "images").iterdir()} == drawn
