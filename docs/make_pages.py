@@ -64,6 +64,8 @@ def copied(page: Path, addresses: dict[Path, str], out: Path) -> str:
         if address is None:
             if target.suffix not in (".png", ".svg"):
                 raise SystemExit(f"{page}: the link to {match[1]} leads out of the site\n  name the file in `code`")
+            if not target.is_file():
+                raise SystemExit(f"{page}: there is no picture {match[1]}\n  correct the link")
             address = f"images/{target.name}"
             (out / "images").mkdir(parents=True, exist_ok=True)
             shutil.copy(target, out / address)
@@ -219,7 +221,7 @@ def command_text(command: Any, name: str) -> Iterator[str]:
     for param in command.get_params(context):
         record = None if getattr(param, "hidden", False) else param.get_help_record(context)
         if record and param.name != "help":
-            if not record[1]:
+            if not param.help:  # the record has a limit even without help
                 raise SystemExit(f"{name}: {record[0]} has no help")
             limits = re.sub(r"\s*\[(.+)\]$", r" (\1)", record[1])
             shown = re.sub(r" <.*>$", "", record[0]) if param.param_type_name == "argument" else record[0]
