@@ -161,7 +161,8 @@ def write_merged(
 def _write_merged_on_disk(
     runs: Sequence[Path], write: Callable[[bytes], Any], order: Order, folder: Path, memory_bytes: int
 ) -> int:
-    """Do the same for runs that do not fit into memory together: merge sorted files, then sort the sums again."""
+    """Do the same as `write_merged` for runs that do not fit into memory together: merge sorted files, then sort the
+    sums again."""
     level = 0
     runs = list(runs)
     while len(runs) > _MAX_MERGED_RUNS:

@@ -70,7 +70,8 @@ _planned_card: tuple[int, int] | None = None
 @contextmanager
 def planned_for(card: tuple[int, int] | None) -> Iterator[None]:
     """Within this context, operations on tensors of the CPU take the path of a GPU with this compute capability (None:
-    their own). It is for tensors without numbers, which show what a step allocates on hardware that is not here."""
+    that of the CPU). This is for fake tensors, which have shapes but no numbers: they show what a step allocates on
+    hardware that this machine does not have."""
     global _planned_card
     before, _planned_card = _planned_card, card
     try:

@@ -59,7 +59,7 @@ class RowLayout(AttentionLayout):
         return mixed_BH1K[:, :, 0]
 
     def _by_row(self, parts_TNHK: Tensor) -> tuple[Tensor, ...]:
-        """Return the parts that are given among queries, keys and values, each (B, H, S, K)."""
+        """Return each of the N parts (such as keys and values) as rows, (B, H, S, K)."""
         rows = parts_TNHK
         if self.token_N is not None and self.slot_T is not None:
             rows = _IntoSlots.apply(rows, self.token_N, self.slot_T)

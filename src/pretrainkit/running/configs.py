@@ -34,7 +34,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str]
 
 def config_values(source: str | Path) -> dict[str, Any]:
     """Return the values of a preset, a YAML file or a run folder as nested plain values, for a comparison. Raises
-    ConfigError or DataError where there is no such config."""
+    ConfigError or DataError if there is no such config."""
     if Path(source).is_dir():
         return RunFolder(source).config_tree()
     values: dict[str, Any] = resolve_config(source).config.model_dump(mode="json")

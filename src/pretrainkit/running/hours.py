@@ -147,7 +147,7 @@ class _Clock(Watcher):
 
     @property
     def step_seconds(self) -> float:
-        """Mean duration of a step, without the first steps if there are more."""
+        """Mean duration of a step. The first, slower steps do not count if others follow them."""
         first = min(_NUM_UNTIMED_STEPS, max(0, len(self._times) - 2))
         if len(self._times) < 2:
             return self._times[0] - self._began

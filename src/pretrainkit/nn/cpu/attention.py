@@ -34,7 +34,8 @@ class Tile:
     queries: slice
     keys: slice
     is_hidden_QP: Tensor | None = None
-    """bool: True for hidden pairs, for as many of the tile's last keys as it has columns; None: nothing is hidden."""
+    """bool: True where a query does not see a key. Its P columns are the last P keys of the tile: all queries see those
+    before them. None: all queries see all keys."""
     has_own_keys: bool = True
     """True if no other tile reads these keys."""
     first_query: int = 0

@@ -31,5 +31,5 @@ def chunks_vocabulary(weight_VD: Tensor) -> bool:
 
 def laid_out(matrix: Tensor) -> Tensor:
     """Return the matrix in the layout in which products with few rows are fastest: contiguous on a CPU. A GPU reads a
-    view as fast, which saves the copy."""
+    view just as fast, so it needs no copy."""
     return matrix.contiguous() if _is_on_cpu(matrix) else matrix

@@ -199,8 +199,8 @@ def bind(config: BertRun) -> BertRun:
     )
     if not train:
         raise DataError(
-            "there is nothing to train on: data.train names no token shards\n  set data.train=FOLDER, with a folder\n"
-            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+            "there is nothing to train on: data.train names no token shards\n  set data.train=FOLDER\n"
+            "  create the folder with: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
     _check_tokenizers([*train, *valid])
     refuse_shared_documents(train, valid)

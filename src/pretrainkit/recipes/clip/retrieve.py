@@ -31,9 +31,8 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
     """Answer `num` queries, half of them images and half captions, among images spread evenly over a held-out set.
 
     Returns:
-        A dict per query for the report: `query`, `found` (nearest first, each with `is_right`) and `truth`. Pictures
-            are
-        small data URIs.
+        A dict per query for the report: `query`, `found` (nearest first, each with `is_right`) and `truth`.
+        Pictures are small data URIs.
     """
     ids_N = pairs.image_ids_N
     image_rows = first_of_each(ids_N)

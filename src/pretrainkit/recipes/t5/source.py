@@ -180,8 +180,8 @@ def bind(config: T5Run) -> T5Run:
     )
     if not train:
         raise DataError(
-            "there is no training data: data.train is empty\n  pass token shards as data.train=FOLDER\n"
-            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+            "there is no training data: data.train is empty\n  set data.train=FOLDER, a folder of token shards\n"
+            "  create it with: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
     refuse_different_tokenizers([*train, *valid])
     refuse_shared_documents(train, valid)
