@@ -142,7 +142,7 @@ def test_the_report_is_well_formed_complete_and_loads_nothing(run):
         "demo",
         "bert/tiny",
         "all 600 steps done",
-        "2.15 below the unigram plateau, 6.25",
+        "2.15 below guessing by frequency, 6.25",
         "110M",
         "36k/s",
         "tokens per second, median",
@@ -159,7 +159,7 @@ def test_the_report_is_well_formed_complete_and_loads_nothing(run):
     ):
         assert shown in page.text, shown
     first = page.curves["charts"][0]
-    assert first["levels"] == [{"y": 6.25, "text": "unigram plateau 6.25"}]
+    assert first["levels"] == [{"y": 6.25, "text": "guessing by frequency 6.25"}]
     assert [(mark["x"], mark["text"]) for mark in first["marks"]] == [(300, "stopped"), (300, "resumed")]
     assert [(line["name"], line["kind"], len(line["x"])) for line in first["series"]] == [
         ("training", "faint", 60),
@@ -319,7 +319,7 @@ def test_numbers_of_a_real_summary_and_times_of_events_make_the_headlines(run):
     text = (page := Page(render(read_run(run)))).text
     assert "all words equal 9" in page.scripts[0]
     for shown in (
-        "1 below the unigram plateau, 6.25",
+        "1 below guessing by frequency, 6.25",
         "held-out, averaged weights",
         "1 min 30 s",
         "25\u00a0%",
@@ -341,7 +341,7 @@ def test_null_is_a_gap(run):
 def test_a_curve_file_is_a_picture_with_names_and_is_the_same_again(run, tmp_path):
     out = write_curve(run, tmp_path / "loss.svg")
     shown = "".join(ElementTree.parse(out).getroot().itertext())
-    for text in ("Masked LM loss", "unigram plateau", "stopped", "resumed", "held-out", "step"):
+    for text in ("Masked LM loss", "guessing by frequency", "stopped", "resumed", "held-out", "step"):
         assert text in shown, text
     assert write_curve(run, tmp_path / "again.svg").read_bytes() == out.read_bytes()
 

@@ -119,7 +119,7 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
     {metric: {text: value}} for other metrics.
     """
     levels_by_metric: defaultdict[str, tuple[Level, ...]] = defaultdict(tuple)
-    for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
+    for name, words in (("unigram_loss", "guessing by frequency"), ("uniform_loss", "all words equal")):
         level = as_number(run.summary.get(name))
         if level is not None:
             term = next((k for k in (*run.metrics.keys, *run.evaluations.keys) if k.endswith("lm_loss")), "loss")

@@ -223,11 +223,11 @@ def card(value: str, name: str, beside: str = "", tone: str | None = None) -> Ma
 
 
 def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | None]:
-    """Return text that compares a loss with the unigram plateau, and its tone; '' and None for other metrics."""
+    """Return text that compares a loss with guessing by frequency, and its tone; '' and None for other metrics."""
     if not key.endswith("lm_loss") or unigram is None or not math.isfinite(value):
         return "", None
     side, tone = ("below", "good") if value < unigram else ("above", "bad")
-    return f"{number(abs(unigram - value))} {side} the unigram plateau, {number(unigram)}", tone
+    return f"{number(abs(unigram - value))} {side} guessing by frequency, {number(unigram)}", tone
 
 
 def _finite(run: Run, key: str) -> Floats:
