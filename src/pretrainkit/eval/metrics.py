@@ -62,7 +62,7 @@ def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> di
 
 
 def f1_invalid_wrong(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """Return `f1` of class 1 against class 0. A prediction that is neither counts as the wrong class.
+    """Return `f1` of class 1 against class 0. Any other prediction counts as the wrong class.
 
     The F1 is 0 if no target and no prediction is class 1.
     """

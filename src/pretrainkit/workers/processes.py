@@ -121,7 +121,7 @@ def run_tasks(
 def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     """Run tasks like `run_tasks`, with this process as one of the `processes`. It starts working while others start up.
 
-    Tasks are started in their order. This is for long tasks, of which none should wait for another one in a queue.
+    Tasks are started in their order. This is for long tasks, which should not wait in a queue behind another task.
     Raises RunError if a worker died, for example for lack of memory.
     """
     if processes <= 1:
