@@ -14,7 +14,7 @@ class Demo(NamedTuple):
 
 
 DEMOS = {
-    "bert": Demo("From English prose.", 1200, "text"),
+    "bert": Demo("From English prose.", 2000, "text"),
     "clip": Demo("From generated images and captions.", 420),
     "t5": Demo("From English prose, then fine-tuned to answer questions about it.", 220),
     "pixel": Demo("From sentences drawn as pictures, then fine-tuned to tag parts of speech.", 900, "font"),

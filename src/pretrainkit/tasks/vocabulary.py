@@ -138,7 +138,10 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
         try:
             model = sentencepiece.SentencePieceProcessor(model_proto=self._content)
         except RuntimeError as error:
-            raise DataError(f"{self.path} is not a SentencePiece model: {str(error)[:200]}") from error
+            raise DataError(
+                f"{self.path} is not a SentencePiece model: {str(error)[:200]}\n"
+                "  use a .model file that SentencePiece has written"
+            ) from error
         if model.eos_id() < 0:
             raise DataError(
                 f"the SentencePiece model {self.path} has no EOS piece\n  train it with EOS: text-to-text tasks need it"
