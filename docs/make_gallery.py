@@ -54,7 +54,7 @@ MEASURES = {
     "bert": [
         Measure("masked_lm_loss", "loss of hidden words, nats", "", "unigram_loss", "word frequencies"),
         Measure("masked_lm_accuracy", "hidden words right", "%", "most_frequent_accuracy", "the most frequent word"),
-        Measure("next_sentence_accuracy", "order of two sentences right", "%", 0.5, "guessing"),
+        Measure("next_sentence_accuracy", "whether the second part is the next one, right", "%", 0.5, "guessing"),
     ],
     "t5": [
         Measure(
