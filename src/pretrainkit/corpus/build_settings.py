@@ -21,7 +21,7 @@ class BuildSettings:
     """Settings of the shards to write."""
 
     num_shards: int = 8
-    """Number of shards, per split (fewer, in proportion, for held-out data)."""
+    """Number of shards of the training data. Held-out data gets its share of this number, at least one shard."""
     heldout: float = 0.0
     """Share of documents for OUT/valid, at least 0 and below 1, chosen by a hash of their text. If it would hold out
     none of several documents, a share is used that holds out at least one."""

@@ -27,7 +27,7 @@ _SAMPLE_CHARACTERS = 2000
 _LOOKED_AT = 1000
 """Number of characters of a text that decide its script or language."""
 _FEW = 20
-"""Minimum number of letters of a text for its script or language."""
+"""Minimum number of letters in a text whose script or language is determined."""
 UNKNOWN = "unknown"
 _SCRIPTS = {"Cjk": "Han", "Hiragana": "Kana", "Katakana": "Kana", "Canadian": "Canadian syllabics", "Modifier": ""}
 Sample = list[tuple[int, str, str]]

@@ -177,7 +177,7 @@ class FinishCorpus(PipelineStep):
     type = "💽 - WRITER"
 
     def __init__(self, out: str | Path, settings: BuildSettings, reader: ReadSources | None = None) -> None:
-        """`reader`: a reader with the arguments of the first pipeline's reader, to list the sources."""
+        """Take the list of sources from `reader`, which needs the arguments of the first pipeline's reader."""
         super().__init__()
         self.out, self.settings, self.reader = Path(out), settings, reader
 
@@ -236,7 +236,7 @@ class MergeCounts(PipelineStep):
         order: Order = "count",
         memory_bytes: int = DEFAULT_MEMORY,
     ) -> None:
-        """`reader`: a reader with the arguments of the first pipeline's reader, to list the sources."""
+        """Take the list of sources from `reader`, which needs the arguments of the first pipeline's reader."""
         super().__init__()
         self.out, self.reader, self.memory_bytes = Path(out), reader, memory_bytes
         self.order: Order = order

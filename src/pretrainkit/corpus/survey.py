@@ -66,7 +66,7 @@ class TextSurvey:
     text_bytes_D: NDArray[np.uint64]
     """(D,) bytes of each text in UTF-8."""
     num_distinct_words: int
-    """Different words that were counted, a lower bound."""
+    """Number of different words. It is a lower bound, because each group counts at most `_MOST_WORDS`."""
     num_distinct_characters: int
     """Different characters of a sample."""
     language_or_script: str

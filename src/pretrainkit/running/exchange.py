@@ -298,7 +298,8 @@ def import_model(
 
 def _with_share_of_warmup(config: RunConfig) -> RunConfig:
     """Return the config of a model that does not define how it is trained, with a warm-up that also fits into a run of
-    few steps. Factors have no such warm-up: the learning rate after it depends on its length."""
+    few steps. The schedules `factors` and `inverse_sqrt` are not changed, because their learning rate after the warm-up
+    depends on its length."""
     schedule, num_steps = config.schedule, config.num_steps
     if num_steps is None or not schedule.num_warmup_steps or schedule.name in ("factors", "inverse_sqrt"):
         return config

@@ -77,7 +77,8 @@ def _torchvision(torchvision: Any) -> None:
         torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
     except RuntimeError:
         raise _PartlyBroken(
-            f"its compiled part does not load beside torch {torch.__version__}: no torchvision.ops, no image decoders"
+            f"its compiled part does not load with torch {torch.__version__}, so torchvision.ops and the image "
+            "decoders do not work"
         ) from None
 
 

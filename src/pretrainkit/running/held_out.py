@@ -144,8 +144,8 @@ def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = 
     overrides, config = list(overrides), opened.config
     if fixed := [word for word in overrides if word.split(".")[0] not in parts]:
         raise ConfigError(
-            f"{', '.join(fixed)}: this setting of a trained model cannot be changed\n"
-            f"  only settings of {', '.join(parts[:-1])} and {parts[-1]} can"
+            f"{', '.join(fixed)} cannot be set for a trained model\n"
+            f"  set only fields of {', '.join(parts[:-1])} and {parts[-1]}"
         )
     if overrides:
         config = load_config(config.model_dump(mode="json"), overrides)
@@ -189,7 +189,8 @@ def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:
     ]
     if settings and not config.has_held_out_data:
         raise ConfigError(
-            f"{settings[0]}, but there is nothing to evaluate on\n  set held-out data, data.valid=..., or leave it out"
+            f"{settings[0]}, but there is nothing to evaluate on\n"
+            "  set held-out data with data.valid=..., or leave this setting out"
         )
 
 

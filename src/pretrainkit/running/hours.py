@@ -60,7 +60,7 @@ def with_steps_for(
     require_hours(hours)
     if num_ranks() > 1:
         raise InputError(
-            f"--hours measures the speed of one process, and there are {num_ranks()}\n"
+            f"--hours measures the speed of one process, but this run has {num_ranks()}\n"
             "  leave out --hours and set num_steps=N; pretrainkit plan estimates the time"
         )
     if config.num_steps is not None and _is_from_user("num_steps", origins):

@@ -27,7 +27,7 @@ class Loading:
     """Speed of the data loading on this machine, and the speed that a run needs."""
 
     examples_per_second: float
-    """Examples that one thread prepares."""
+    """Number of examples that one thread prepares in a second."""
     fill: float
     """Share of the computed tokens that are real; the rest is padding."""
     num_workers: int

@@ -375,7 +375,7 @@ def with_fitting_microbatch(config: RunConfig, world: World) -> RunConfig:
     if num_bytes is None:
         raise ConfigError(
             f"parallel.fit=auto, but the memory of {world.device} is unknown\n"
-            "  set the number of examples that fit yourself: parallel.fit=off data.microbatch_size=8"
+            "  set a size of microbatches that fits: parallel.fit=off data.microbatch_size=8"
         )
     sizes = world.gather_objects(_most(config, world, num_bytes))  # devices may differ
     most = min(0 if size is None else size for size in sizes)

@@ -62,7 +62,7 @@ class BoundRun:
 def run_training(
     config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
 ) -> dict[str, float]:
-    """Run `train` or `resume` from a config to the last metrics."""
+    """Do the work of `train` or `resume`: train with a config and return the last metrics."""
     if resuming and (complete := _complete(folder, config, watcher)) is not None:  # first: the data may no longer exist
         return complete
     run = resolve(config, folder, origins, resuming=resuming)

@@ -75,7 +75,7 @@ def test_evaluation_takes_other_sets_and_settings_of_its_own(world):
     classes_alone = {"classes_zeroshot_acc1", "classes_zeroshot_mean_per_class_recall"}
     assert alone.keys() == {"temperature", *classes_alone}
     assert alone["classes_zeroshot_acc1"] == found["classes_zeroshot_acc1"]
-    with pytest.raises(ConfigError, match=r"model.projection.dim=4: this setting of a trained model cannot be changed"):
+    with pytest.raises(ConfigError, match=r"model.projection.dim=4 cannot be set for a trained model"):
         api.evaluate(world / "exp", None, ["model.projection.dim=4"])
     with pytest.raises(DataError, match="names no held-out data"):
         api.evaluate(world / "exp", None, ["data.valid=null"])

@@ -79,7 +79,8 @@ def wikiextractor_text(
     Args:
         wikitext: Wikitext, unescaped from XML.
         kept: WikiExtractor's options that include section titles, lists and tables; None excludes all of them.
-        quotes_are_escaped: True if the dump has `&quot;` for `"`, as MediaWiki writes. WikiExtractor ignores these.
+        quotes_are_escaped: True if the dump has `&quot;` for `"`, as MediaWiki writes. WikiExtractor parses the
+            text before it unescapes these.
     """
     kept = kept or Extraction()
     text, title = (text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (wikitext, title))

@@ -15,7 +15,8 @@ from pretrainkit.files.sources import SourceFile
 FOLDER = ".redirects"
 """Subfolder of the output folder with the redirects of each span."""
 TABLE = "_redirects.tsv"
-"""File in the output folder. Commands that read the folder ignore names that begin with an underscore."""
+"""File in the output folder with the titles and targets of redirects. Commands that read the folder ignore names
+that begin with an underscore."""
 _MAX_STEPS = 8
 """Redirects to redirects are followed for at most this many steps."""
 

@@ -171,7 +171,7 @@ def _sound(call: Call) -> str:
 
 
 def _are_equal(first: str, second: str) -> bool:
-    """Compare as texts, then as numbers."""
+    """True if both texts are equal, or are equal numbers."""
     if first == second:
         return True
     try:
