@@ -1,4 +1,4 @@
-"""Model folders of transformers: `config.json` and `model.safetensors`, with our tensors by their names in
+"""Model folders of transformers: `config.json` and `model.safetensors`, which has our tensors under their names in
 transformers."""
 
 import json
@@ -88,6 +88,6 @@ def to_theirs(state: Mapping[str, Tensor], same: Same, split: Split) -> dict[str
 
 
 def to_ours(state: Mapping[str, Tensor], same: Same, split: Split) -> dict[str, Tensor]:
-    """Rename and join the tensors of transformers to ours."""
+    """Convert tensors of transformers to ours: rename them, and join those that are one tensor here."""
     whole = {ours: state[theirs] for ours, theirs in same.items()}
     return whole | {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}

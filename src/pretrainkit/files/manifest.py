@@ -52,7 +52,7 @@ def explained_write_errors(path: Path) -> Iterator[None]:
 
 
 def failed_disk(error: OSError, problem: str) -> RunError:
-    """Return the error to raise if a file cannot be read or written for a reason of the system, not of the data."""
+    """Return the error to raise if the system, not the data, is the reason that a file cannot be read or written."""
     why = ": the disk or the network file system fails" if error.errno in DEVICE_FAILED else ""
     return RunError(
         f"{problem}{why}\n"

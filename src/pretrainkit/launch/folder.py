@@ -168,7 +168,8 @@ class LaunchFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep the launchers of other elastic machines from writing here during the block. Waits until none does."""
+        """Keep the launchers of other elastic machines from writing here during the block. First wait until none of
+        them is writing."""
         with open(self.path / ".writing", "w") as file:
             while lock(file) is False:
                 time.sleep(0.1)
@@ -196,8 +197,8 @@ class LaunchFolder:
 
     @contextmanager
     def held(self, *, shared: bool = False) -> Iterator[None]:
-        """Lock the run against other launchers during the block; `shared`: but not against those of other elastic
-        machines. Raises InputError if another one is running."""
+        """Lock the run against other launchers during the block. If `shared`, the launchers of other elastic machines
+        may run at the same time. Raises InputError if a launcher that is locked out is already running."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "w") as file:
             if lock(file, shared=shared) is False:

@@ -20,7 +20,7 @@ _CHUNK, _LOGITS = 2000, 1 << 21
 def chunked_cross_entropy(
     x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the parts of `TokenLoss` of softmax(x W^T + b) at int64 `target_K`; W is float32."""
+    """Return the parts of `TokenLoss` for logits x W^T + b and int64 targets; W is float32."""
     parts: tuple[Tensor, Tensor, Tensor] = _ChunkedCrossEntropy.apply(x_KD, weight_VD, bias_V, target_K)
     return parts
 

@@ -132,8 +132,8 @@ def _pad_rows(x_BHTK: Tensor) -> Tensor:
 
 
 def has_varlen(qkv_T3HK: Tensor, card: tuple[int, int]) -> bool:
-    """True if the flash kernel for variable lengths supports this: half precision, head widths up to 256, and compute
-    capability 8.0 or newer."""
+    """True if the flash kernel for variable lengths supports these tensors on this GPU. It needs half precision, head
+    widths up to 256, and compute capability 8.0 or newer."""
     return qkv_T3HK.dtype in (torch.bfloat16, torch.float16) and qkv_T3HK.shape[-1] <= 256 and card >= (8, 0)
 
 

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 def image_problems(config: ClipRun) -> list[str]:
-    """Return problems: transforms whose images the image tower cannot read."""
+    """Return a problem for each list of transforms whose images the image tower cannot read."""
     problems = []
     wanted = config.model.image.image_size
     for field in ("train_transforms", "valid_transforms"):
@@ -40,7 +40,7 @@ def image_problems(config: ClipRun) -> list[str]:
 
 
 def text_problems(config: ClipRun, tokenizer: CaptionTokenizer) -> list[str]:
-    """Return problems: a tokenizer or caption length that the text tower does not support."""
+    """Return the problems if the text tower does not support the tokenizer or the caption length."""
     text, max_length = config.model.text, config.data.max_length
     if text.kind == "transformer":
         size: int | None = text.vocab_size
@@ -92,7 +92,7 @@ def name_problems(data: ClipDataConfig) -> list[str]:
 
 
 def size_problems(data: ClipDataConfig, train: Sequence[Pairs]) -> list[str]:
-    """Return problems: sets that are too small to fill a batch without repeated pairs."""
+    """Return a problem if sets are too small to fill a batch without repeated pairs."""
     if data.small_set == "wrap":
         return []
     if data.order != "shuffle":
@@ -112,7 +112,7 @@ def size_problems(data: ClipDataConfig, train: Sequence[Pairs]) -> list[str]:
 
 
 def cached_towers(config: ClipRun) -> tuple[list[Tower], list[str]]:
-    """Return the towers whose features `data.cache_frozen` stores, and the obstacles for the others."""
+    """Return the towers whose features `data.cache_frozen` stores, and the settings that prevent it for the others."""
     data, towers, obstacles = config.data, list[Tower](), list[str]()
     moving = [op.op for op in data.train_transforms if not isinstance(op, Resize | ResizeShorter | CenterCrop)]
     if config.model.image.trainable:

@@ -150,8 +150,8 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
 
 
 def _warn_of_crop(size: int, crop_size: int) -> None:
-    """Warn if transformers starts its crop at another pixel than torchvision (and we). If half a pixel is left on each
-    side, it rounds down, not to an even number. It also pads smaller images on the other side."""
+    """Warn if transformers starts its crop at another pixel than torchvision and this recipe. If half a pixel is left
+    on each side, transformers rounds down, not to an even number. It also pads smaller images on the other side."""
     more = size - crop_size
     if more % 4 == 3 or (more < 0 and more % 2):
         logger.warning(

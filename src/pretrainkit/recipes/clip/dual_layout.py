@@ -255,7 +255,7 @@ def _pooler_scale(words: dict[str, Tensor]) -> float:
 
 
 def _vision_values(config: VitConfig) -> dict[str, Any]:
-    """Return the settings of `CLIPVisionModel`. Raises InputError if it computes something else."""
+    """Return the settings of `CLIPVisionModel`. Raises InputError if our tower does not compute the same."""
     if config.pool != "cls":
         raise InputError(
             f"transformers' CLIP reads the class token; model.image.pool={config.pool} cannot be expressed\n"
@@ -269,7 +269,7 @@ def _vision_values(config: VitConfig) -> dict[str, Any]:
 
 
 def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
-    """Return the settings of `CLIPTextModel`. Raises InputError if it computes something else."""
+    """Return the settings of `CLIPTextModel`. Raises InputError if our tower does not compute the same."""
     if not config.causal or config.pool != "eos":
         raise InputError(
             "transformers' CLIP is causal and reads the end token; "

@@ -99,9 +99,9 @@ def with_temperature(weights: Mapping[str, Tensor], kind: TemperatureKind) -> di
 def with_kind_of(
     wanted: ClipModelConfig, given: ClipModelConfig, weights: Mapping[str, Tensor]
 ) -> tuple[ClipModelConfig, Mapping[str, Tensor]]:
-    """Return `given` and its `weights` with their temperature as the parameter that `wanted` learns; unchanged where it
-    learns none. Raises ConfigError if the temperature is beyond the limits of `wanted`, which would use the limit
-    instead."""
+    """Return `given` and its `weights`, with the temperature in the form that `wanted` learns. If the temperature of
+    `wanted` is constant, both are returned unchanged. Raises ConfigError if the temperature is outside the limits of
+    `wanted`, because training would then replace it by the limit."""
     here, there = wanted.temperature, given.temperature
     if here.kind == "constant":
         return given, weights

@@ -110,8 +110,9 @@ class ClipObjective(BlockwiseObjective):
         return terms
 
     def exchanged(self, world_size: int) -> tuple[str, str] | None:
-        """Return the names of the embeddings to exchange between ranks. This works only for the sigmoid of each pair:
-        with duplicates, their groups would have to be exchanged, too."""
+        """Return the names of the embeddings to exchange between ranks; None if they are not exchanged. Only the
+        sigmoid loss with duplicates as negatives supports it. To treat duplicates in another way, ranks would also have
+        to exchange the groups of equal images and captions."""
         settings = self._settings
         is_plain = settings.loss == "siglip" and settings.duplicates == "negatives"
         return ("image", "text") if is_plain and settings.gather and settings.gather_group_size is None else None
