@@ -175,7 +175,10 @@ def _place() -> tuple[int, int, int, int]:
             "  start the processes with `pretrainkit train ... --launch local --nproc N` or torchrun"
         ) from None
     if not 0 <= rank < world_size:
-        raise InputError(f"RANK={rank} is not in 0..{world_size - 1} for WORLD_SIZE={world_size}")
+        raise InputError(
+            f"RANK={rank} is not in 0..{world_size - 1} for WORLD_SIZE={world_size}\n"
+            "  start all processes with torchrun, which sets both"
+        )
     return rank, world_size, local_rank, local_world_size
 
 
