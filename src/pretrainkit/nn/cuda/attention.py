@@ -94,6 +94,7 @@ class FlexPairs(RowPairs):
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         # For all pairs. With one number per distance, the gradient adds all rows and all pairs of a diagonal to it by
         # atomic operations, which took three quarters of the backward pass of T5's encoder on an H200.
+        # The price is memory: for 12 heads 13 MB with rows of 512 tokens, 0.8 GB with 4,096; as much for the gradient.
         return None if bias is None else bias(_padded(self.num_queries), _padded(self.num_keys)).contiguous()
 
     def attend(
