@@ -53,7 +53,7 @@ _SIZES = {
     "num_heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
 }
-"""Our settings to theirs. These are in every config.json. If others are missing, transformers uses our defaults."""
+"""Maps our settings to names in config.json. These are always in it; for others, transformers has our defaults."""
 _SETTINGS = {
     "bert": {
         "max_positions": "max_position_embeddings",

@@ -58,7 +58,7 @@ def choose(
 
     Args:
         text: (M,) ids of the text tokens; only read for whole words.
-        begins: Indices into `text` where a word begins with any id (first tokens of segments).
+        begins: Indices into `text` where a word begins whatever the id is: the first tokens of segments.
 
     Returns:
         (B,) number of predictions per example, and (K,) index of each prediction among the text tokens of its example

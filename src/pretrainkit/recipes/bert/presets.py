@@ -102,8 +102,8 @@ def modern_mini() -> BertRun:
 def base() -> BertRun:
     """12 layers x 768, 111,341,442 parameters with heads: BERT-base with our defaults, for one GPU or one node.
 
-    It has the hyperparameters of recipe A, with the exact clip, packed batches and a full shuffle. 1,000,000 steps of
-    1024 examples of 128 tokens are 131 G tokens: 7.2e19 FLOPs.
+    It has the settings of bert/recipe-a, except that gradients are clipped at norm 1, batches are packed and all
+    examples are shuffled. 1,000,000 steps of 1024 examples of 128 tokens are 131 G tokens: 7.2e19 FLOPs.
     """
     return BertRun(
         num_steps=1_000_000,
@@ -190,4 +190,4 @@ PRESETS: dict[str, Callable[[], BertRun]] = {
     "recipe-a": recipe_a,
     "recipe-b": recipe_b,
 }
-"""Preset name, without the recipe, to the function that returns it."""
+"""Maps the name of a preset, without the recipe, to the function that returns it."""
