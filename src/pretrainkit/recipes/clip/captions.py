@@ -131,7 +131,7 @@ def tokenizer_folder(config: ClipRun) -> Path:
         raise ConfigError(
             "data.tokenizer is not set, and our own text transformer has no tokenizer\n"
             "  give the folder of a tokenizer: data.tokenizer=FOLDER; a trained model needs the one it was trained "
-            "with, for a new model create one with pretrainkit data captions, corpus count-words and tokenizer train"
+            "with; for a new model, create one with pretrainkit data captions, corpus count-words and tokenizer train"
         )
     return find_folder(name)
 

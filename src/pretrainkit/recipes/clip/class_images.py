@@ -29,7 +29,7 @@ class ClassImages:
     """N images with a class."""
 
     classes: tuple[str, ...]
-    """Names of the classes: of folders, or in a data set."""
+    """Names of the classes: those of the folders, or those that the data set lists."""
     labels_N: NDArray[np.int64]
     """Index into `classes` of each image."""
     read: Callable[[int], bytes]

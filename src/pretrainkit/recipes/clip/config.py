@@ -429,7 +429,7 @@ class ClipEvaluateConfig(EvaluateConfig):
     """Zero-shot retrieval in both directions, exact on all of `data.valid`, and zero-shot classification."""
 
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
-    """Evaluate only the first rows of each set, this many; null: all."""
+    """Evaluate only this many rows at the start of each set; null: all."""
     max_captions_per_image: PositiveInt | None = None
     """Use only the first captions of each image, this many; null: all. COCO is often evaluated with 5."""
     num_folds: PositiveInt = 1

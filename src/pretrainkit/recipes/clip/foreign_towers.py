@@ -87,7 +87,7 @@ class TimmTower(ForeignTower, ImageTower):
                 f"{error}\n  set model.image.image_size={size}, or the sizes of data.train_transforms and "
                 "data.valid_transforms"
             ) from error
-        return features[:, 0] if features.ndim == 3 else features  # if all tokens: the first is the class token
+        return features[:, 0] if features.ndim == 3 else features  # features of all tokens begin with the class token
 
 
 def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:

@@ -63,7 +63,7 @@ _LAYER = {
 }
 _SCALES = {".ls_1.gamma": ".attn.out_proj", ".ls_2.gamma": ".mlp.c_proj"}
 _CLIPA = ("mean", True, True)
-"""Pool, and values of no_ln_pre and final_ln_after_pool."""
+"""Pooling of CLIPA models, and their values of no_ln_pre and final_ln_after_pool."""
 _PATCH, _IMAGE_PROJECTION, _TEXT_PROJECTION = "visual.conv1.weight", "visual.proj", "text_projection"
 _TRUNK, _TIMM_PROJECTION = "visual.trunk.", "visual.head.proj.weight"
 _SCALARS = {"temperature.log_scale": "logit_scale", "logit_bias": "logit_bias"}
@@ -77,7 +77,7 @@ _ONLY_BLOCKS: dict[str, Any] = {
 _ONLY_VISION = _ONLY_BLOCKS | {"attentional_pool": False, "pos_embed_type": "learnable"}
 _ONLY_TEXT = _ONLY_BLOCKS | {"embed_cls": False, "tokenizer_mode": None, "final_ln_after_pool": False}
 _CLEANINGS = {"whitespace": None, "lower": "lower", "canonicalize": "canonicalize"}
-"""Our names of what open_clip does to captions before it encodes them."""
+"""Maps names of the changes that open_clip makes to captions before it encodes them to our names."""
 _READ_VISION = {
     *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "patch_dropout", "pool_type"),
     *("act_kwargs", "norm_kwargs", "attn_pooler_queries", "attn_pooler_heads", "timm_model_name"),
@@ -365,7 +365,7 @@ def _hf_projection(tensors: State, settings: Mapping[str, Any]) -> tuple[Project
 
 
 def _image_projection(tensors: State) -> Tensor | None:
-    """Return the projection of images without bias."""
+    """Return the projection of images if it has no bias, else None."""
     if FIRST in tensors:
         return read_resnet(tensors)[2].contiguous()
     if _TIMM_PROJECTION in tensors:

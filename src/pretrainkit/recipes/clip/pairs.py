@@ -246,7 +246,7 @@ class BadRows:
             num_bad = len(self._images) + len(self._captions)
             counts = Counter(self._images.values())
             num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
-            # The limit grows with the rows read, from that for the first 10,000 rows; images are in proportion.
+            # The limit is a share of the rows read, but at least of 10,000, and of as large a part of the images.
             num_images = max(round(self._num_all_images * num_rows / len(self._pairs)), 1)
         share = sum(counts.values()) / num_images + len(self._captions) / num_rows + self._pairs.lost_share
         if share > self._max_fraction:
