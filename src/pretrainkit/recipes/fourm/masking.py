@@ -382,7 +382,7 @@ def log_gamma_draws(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray
 
 
 def probability_of_largest(alphas_D: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability of each modality to be the largest in a Dirichlet draw, (D,). It is the same as for
+    """Return the probability that each modality has the largest share in a Dirichlet draw, (D,). It is the same as for
     independent gamma variates: for each distinct shape, the integral over x of its density at x times the probability
     that all others are smaller. The integral uses the logarithm of x. The error is about 1e-4."""
     shapes, group_D, counts = np.unique(alphas_D, return_inverse=True, return_counts=True)

@@ -99,8 +99,8 @@ def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
 
     2 FLOPs per multiply-add, backward = 2 x forward. Per token: 6 x the weights of a block. Per pair of query and key:
     12 x width. In the decoder a token has its own modality as keys: all tokens of an image, on average half of a
-    sequence. Then the projection of the encoder's output, embedding of pixels and vectors, and each head at its own
-    targets. Slots are those of the budgets, filled or empty."""
+    sequence. The projection of the encoder's output, the embedding of pixels and vectors, and each head at its own
+    targets are added. Slots are those of the budgets, filled or empty."""
     width = model.hidden_size
     feed_forward = (3 if model.gated else 2) * width * model.intermediate_size
     num_segments = 1 + max(int(batch[f"{side}_segment"].max(initial=0)) for side in ("encoder", "decoder"))

@@ -41,7 +41,7 @@ _SUFFIXES = {
     "det": JSON_SUFFIXES,
 }
 _DESCRIPTIONS = {
-    "rgb": "photographs, read as pixels, predicted as the colors of patches",
+    "rgb": "photographs, read as pixels, predicted as the colours of patches",
     "depth": "depth of patches, in 64 steps",
     "seg": "the most frequent class of each patch",
     "caption": "captions",

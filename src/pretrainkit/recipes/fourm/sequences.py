@@ -193,7 +193,7 @@ def kept_by_numpy(
 
 def _skipped_attempts(sequences: Ragged, keep_R: NDArray[np.float64], budget_R: Ints) -> Ints:
     """Return the number of attempts to skip, (R,), because they would almost certainly exceed the budget. If m chunks
-    are kept on average, the probability to keep at most b is at most exp(-(m - b)² / 2m) (Chernoff)."""
+    are kept on average, the probability of keeping at most b is at most exp(-(m - b)² / 2m) (Chernoff)."""
     chunks_R = sequences.length_R
     if sequences.unit_F is not None:
         chunks_R = np.zeros(len(chunks_R), np.int64)
