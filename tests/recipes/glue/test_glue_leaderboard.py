@@ -55,7 +55,7 @@ def test_a_complete_submission_has_no_problems(tmp_path):
         ("RTE.tsv", "index\tprediction\n0\tentailment\n2\tentailment\n1\tentailment\n", "do not count"),
         ("RTE.tsv", "index\tprediction\n0\t1\n1\tentailment\n2\tentailment\n", "1 answers are not among"),
         ("RTE.tsv", "index\tprediction\n0\tentailment\n1\n2\tentailment\n", "row 1 has 1 fields"),
-        ("STS-B.tsv", "index\tprediction\n0\t1.000000\n1\t2\n2\t3.000000\n", "1 answers are not among numbers"),
+        ("STS-B.tsv", "index\tprediction\n0\t1.000000\n1\t2\n2\t3.000000\n", "1 answers are not numbers"),
     ],
 )
 def test_the_check_names_problems(name, text, problem, tmp_path):

@@ -43,7 +43,8 @@ def answers_of(
     precision: Precision,
     world: World = _ALONE,
 ) -> list[Prediction]:
-    """Return the predictions for the examples of some rows of the source, numbered over its components. A collective.
+    """Return the predictions for the examples of some rows of the source. Rows are numbered over all its components.
+    All ranks must call this together.
 
     Examples of similar length share a batch; the predictions are in the order of the rows.
     """

@@ -124,5 +124,6 @@ def _problems_of_file(name: str, content: bytes, num_rows: int) -> list[str]:
     is_right = _NUMBER.fullmatch if task.kind == "numbers" else allowed.__contains__
     wrong = [answer for _, answer in fields if not is_right(answer)]
     if wrong:
-        problems.append(f"{len(wrong)} answers are not among {sorted(allowed) or 'numbers'}, such as {wrong[:_SHOWN]}")
+        valid = f"among {sorted(allowed)}" if allowed else "numbers"
+        problems.append(f"{len(wrong)} answers are not {valid}, such as {wrong[:_SHOWN]}")
     return problems

@@ -37,7 +37,7 @@ KINDS: Mapping[Kind, type[Labelled]] = {
 
 
 class TextSource(BatchSource):
-    """Examples of one or several places; each place is a component."""
+    """Labelled examples. Each component has the rows of one file, or of one split of a task's data."""
 
     def __init__(self, examples: Labelled, fingerprint: str) -> None:
         """`examples` are those of all components; `fingerprint` covers the rows and all settings that affect them."""
@@ -111,8 +111,8 @@ def valid_splits(data: GlueDataConfig, task: TextTask) -> Mapping[str, str]:
 
 
 def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> TextSource:
-    """Return the labelled examples of some splits of a bound config, with one component for each place. Raises
-    DataError if there are none or they are broken."""
+    """Return the labelled examples of some splits of a bound config, with one component for each pair of `rows_of`.
+    Raises DataError if there are none or they are broken."""
     task, classes, length = task_of(config.data), config.model.classes or (), config.data.max_seq_length
     more = KINDS[task.kind].settings(config, task)
     digest = hashlib.blake2b(f"{reader.fingerprint} {length} {classes}{more}".encode(), digest_size=16)
@@ -125,7 +125,7 @@ def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> Te
 
 
 def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Any]:
-    """Read all rows of a place, in the form of the kind of task. Raises DataError if there are none, or one lacks a
+    """Read all rows of a split, in the form of the kind of task. Raises DataError if there are none, or one lacks a
     column or a required label."""
     make = KINDS[task.kind].row
     numbers = range(source.num_examples(split))

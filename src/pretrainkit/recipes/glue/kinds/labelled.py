@@ -40,12 +40,12 @@ class Labelled(ABC):
     """Examples of one kind of task, with their targets and metrics."""
 
     read: ReadExamples
-    """Encoder inputs of the rows of all places."""
+    """Encoder inputs of all rows."""
     sizes: tuple[int, ...]
-    """Number of examples of each place; the sum is N."""
+    """Number of examples of each component; the sum is N."""
 
     def __init__(self, places: Sequence[Sequence[Any]], config: GlueRun, task: TextTask, reader: TextReader) -> None:
-        """Read the rows of each place, which were created by `row`. The classes are in `config`."""
+        """Read the rows of each component (`places`), which were created by `row`. The classes are in `config`."""
         self.config, self.task, self.classes = config, task, config.model.classes or ()
         self.rows: list[Any] = [row for place in places for row in place]
         self.sizes = tuple(map(len, places))
