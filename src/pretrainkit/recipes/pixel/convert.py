@@ -58,7 +58,7 @@ _FIELDS: dict[str, tuple[str, Any]] = {
     "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
 }
-"""Our field to the original's field and its default in the original's config class, for keys missing in config.json."""
+"""Maps our field to the original's field and to its default there, for keys that are missing in config.json."""
 _PROCESSOR = {
     "image_processor_type": "ViTImageProcessor",
     "do_convert_rgb": True,

@@ -130,7 +130,7 @@ def draw_spans_by_python(
 
 
 class _KeyDraws:
-    """Replacement of `random.Random` that takes its random numbers from a key."""
+    """Replacement for `random.Random` that takes its random numbers from a key."""
 
     def __init__(self, key: Keys) -> None:
         self._key, self._try = key, -1

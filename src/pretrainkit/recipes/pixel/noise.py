@@ -26,7 +26,7 @@ JOINS_WORDS: tuple[Attack, ...] = ("segmentation",)
 """Attacks that change the number of words, so that labels per word would no longer match."""
 
 Typos = Mapping[str, Sequence[str]]
-"""Word in lower case to its misspellings."""
+"""Maps a word in lower case to its misspellings."""
 Change = Callable[[list[str]], list[str]]
 """Function that adds errors to the words of the next text."""
 _FORM = 1
@@ -166,7 +166,7 @@ def write_noisy(
     seed: int = 0,
     typos: str | Path | None = None,
 ) -> int:
-    """Copy a file with errors in its words, and return the number of changed texts or sentences. Raises DataError if a
+    """Copy a file with errors in its words, and return the number of its texts or sentences. Raises DataError if a
     file cannot be read or has no such column; InputError as `corrupt` does.
 
     Args:

@@ -111,4 +111,4 @@ def base() -> PixelRun:
 
 
 PRESETS: dict[str, Callable[[], PixelRun]] = {"tiny": tiny, "tiny-grid": tiny_grid, "small": small, "base": base}
-"""Preset name, without the recipe, to the function that makes it."""
+"""Maps the name of a preset, without the recipe, to the function that returns it."""

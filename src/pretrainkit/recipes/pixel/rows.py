@@ -241,7 +241,7 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
 
 
 def renderer_folder(data: PixelDataConfig) -> Path | None:
-    """Return the folder of the renderer with which the training data were, or are, drawn. None if it is unknown."""
+    """Return the folder of the renderer that drew, or will draw, the training data; None if it is unknown."""
     given_paths = [data.renderer] if data.renderer else []
     for path in map(Path, [*given_paths, *(f"{source.path}/{RENDERER_FOLDER}" for source in data.train)]):
         if path.is_dir():
