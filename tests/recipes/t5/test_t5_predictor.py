@@ -183,7 +183,7 @@ def test_bfloat16_is_near_float32():
 def test_invalid_settings_are_refused():
     with pytest.raises(InputError, match="encoder_only"):
         predictor("mlm", model=random_model(model_config("mlm")))
-    with pytest.raises(InputError, match="3 answers were requested, but decoding greedily returns one"):
+    with pytest.raises(InputError, match="3 answers were requested, but greedy decoding returns one"):
         predictor().answers(examples(1), num=3)
     with pytest.raises(InputError, match="returns at most 3 beams"):
         predictor(decoding=BEAM).answers(examples(1), num=4)

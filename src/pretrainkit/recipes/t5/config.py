@@ -78,8 +78,8 @@ class T5ModelConfig(Config):
     norm_epsilon: PositiveFloat = 1e-6
     """Added to the mean square in the norms."""
     init_style: Literal["t5x", "hf"] = "t5x"
-    """Initial weights. hf: as in transformers, whose logits matrix is hidden_size ** 0.5 times too large, a problem
-    with Adam more than with Adafactor."""
+    """Initial weights. t5x: as in T5X. hf: as in transformers, whose logits matrix is hidden_size ** 0.5 times larger.
+    This is too large, above all for Adam."""
 
     @field_validator("activations")
     @classmethod

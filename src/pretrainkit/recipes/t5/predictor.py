@@ -114,10 +114,11 @@ class Predictor:
         A search may finish fewer. Raises InputError if the method cannot return `num`, or ids exceed the vocabulary."""
         method = self.decoding.method
         if num > 1 and (method == "greedy" or (method == "beam" and num > self.decoding.num_beams)):
+            most = "greedy decoding returns one"
+            if method == "beam":
+                most = f"the search returns at most {self.decoding.num_beams} beams"
             raise InputError(
-                f"{num} answers were requested, but decoding "
-                + ("greedily returns one" if method == "greedy" else f"returns at most {self.decoding.num_beams} beams")
-                + "\n  use at least as many beams, or draw with a temperature"
+                f"{num} answers were requested, but {most}\n  use at least as many beams, or draw with a temperature"
             )
         self._check_ids(examples, "inputs")
         prompts = [np.asarray(example.get("inputs", ()), np.int64) for example in examples]

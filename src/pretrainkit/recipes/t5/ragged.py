@@ -84,7 +84,7 @@ def constant(values: Sequence[int], num: int) -> Ragged:
 
 
 def joined(first: Ragged, second: Ragged) -> Ragged:
-    """Return for every i sequence i of the first followed by sequence i of the second."""
+    """Append sequence i of `second` to sequence i of `first`, for every i."""
     lengths = first.lengths + second.lengths
     begins = np.cumsum(lengths) - lengths
     # All other tokens are those of the first sequences, in the same order.

@@ -4,7 +4,7 @@ Consecutive documents form groups. The tokens of a group are concatenated, as in
 of one length; the last segment of a group may be shorter. Documents longer than a limit contribute one chunk, as in the
 released T5, which draws a new one each time. Here it is always the same, so that segments can be numbered.
 
-With `end_mark`, it follows every document. The *stream* counts the tokens that are used, including end marks.
+If there is an `end_mark`, it follows every document. The *stream* counts the tokens that are used, including end marks.
 
 Dimensions: B segments, G groups, P pieces: spans of the shards without a cut or an end mark inside.
 """
@@ -40,7 +40,7 @@ _BLOCK = 1 << 20
 """Number of documents that are processed together."""
 _NONE = np.empty(0, np.int64)
 MIN_DOCUMENTS = 2_000_000
-"""Number of documents of a corpus from which its segments are cached."""
+"""The segments of a corpus are cached if it has at least this many documents."""
 _FORMAT = "pretrainkit segment index 1"
 _logger = logging.getLogger(__name__)
 _CHUNK, _LENGTH = stream_key(0, "t5", "chunk of a document"), stream_key(0, "t5", "length of segments")
