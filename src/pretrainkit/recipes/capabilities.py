@@ -82,7 +82,7 @@ class DataCheck:
     lengths: dict[str, list[float]] = field(default_factory=dict)
     """Histogram of the lengths of examples in tokens, if they differ: `counts` (N,) and `edges` (N + 1,)."""
     languages: dict[str, Any] = field(default_factory=dict)
-    """`of`: "language" or "script"; `counts`: number of examples by its value. Empty for data without text."""
+    """`of`: "language" or "script"; `counts`: number of examples of each. Empty for data without text."""
 
 
 class ChecksData(Capability[Run]):
@@ -410,7 +410,8 @@ class CorruptsWords(Capability[Run]):
         seed: int,
         typos: Path | None,
     ) -> int:
-        """Write a copy of a labelled file with errors in the share `severity` of its words; return the text count."""
+        """Write a copy of a labelled file with errors in the share `severity` of its words. Return the number of
+        texts."""
 
 
 class EncodesText(Capability[Run]):
@@ -540,5 +541,6 @@ class FitsWeights(Capability[Run]):
     def fitted_weights(
         self, config: Run, given: Run, weights: Mapping[str, Tensor]
     ) -> tuple[Run, Mapping[str, Tensor]]:
-        """Return config and weights of a checkpoint converted for a run of `config`, such as to another text length, if
-        that needs no training. Raises ConfigError if they do not match and a setting would fix it."""
+        """Convert config and weights of a checkpoint for a run of `config`, for example to another text length, and
+        return them. Conversions that need training are left out. Raises ConfigError if the two do not match and a
+        setting would fix it."""

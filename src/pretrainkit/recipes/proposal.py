@@ -11,8 +11,7 @@ from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.workers.processes import Progress
 
 MOST_PASSES = 40
-"""Number of passes over the training data after which more of the same data hardly help. Source: Muennighoff et al.
-2023,
+"""Number of passes over the training data after which further passes hardly help. Source: Muennighoff et al. 2023,
 https://arxiv.org/abs/2305.16264, figure 3."""
 
 
@@ -66,7 +65,7 @@ class RawData:
     folder: str
     """Absolute path."""
     unless: str | None = None
-    """Folder with which the raw data is no longer needed."""
+    """Folder that replaces the raw data: if it exists, the raw data is no longer needed. None: always needed."""
 
 
 @dataclass(frozen=True)
