@@ -65,7 +65,7 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
     assert json.loads(say("cancel", run, "--json")) == {"cancelled": jobs}
     assert launcher.wait(60) == 130
     assert "ended with 130 (stopped by a signal) after None: ended" in say("status", run)
-    with pytest.raises(InputError, match=r"is not running\n.*launch resume"):
+    with pytest.raises(InputError, match=r"is not running\n.*resume .* --launch same"):
         say("cancel", run)
 
 
@@ -88,15 +88,17 @@ def test_ranks_of_this_machine_resume_with_their_original_config_from_any_folder
     file.unlink()
     with pytest.raises(InputError, match="is not running") as error:
         say("cancel", "run")
-    assert "launch resume run" in followed(error.value, "cli/launch.py: … is not running")
+    assert "resume run --launch same" in followed(error.value, "cli/launch.py: … is not running")
     monkeypatch.chdir("shards")
     assert CliRunner().invoke(app, ["resume", str(tmp_path / "run")]).exit_code == 130
-    first, again = started
+    first, again = started[:2]
     assert again == [*first, "--resume"]
-    answered = CliRunner().invoke(app, ["resume", str(tmp_path / "run"), "--json"])
-    assert answered.exit_code == 130
-    (resumed,) = json.loads(answered.stdout)["resumed"]
-    assert (resumed["run"], resumed["kind"]) == (str(tmp_path / "run"), "local")
+    for alias, *words in ((app, "resume", "--json"), (app_of("resume"), "--launch", "same", "--json")):
+        answered = CliRunner().invoke(alias, [*words, str(tmp_path / "run")])
+        assert answered.exit_code == 130
+        (resumed,) = json.loads(answered.stdout)["resumed"]
+        assert (resumed["run"], resumed["kind"]) == (str(tmp_path / "run"), "local")
+    assert started[2:] == [again, again]
     config = parse_yaml(Path(first[first.index("train") + 1]).read_text(), "config.yaml")
     assert (config["num_steps"], config["seed"]) == (700, 3)
     assert str(tmp_path / "shards") in str(config["data"]["train"])

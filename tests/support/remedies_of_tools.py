@@ -282,6 +282,7 @@ CASES = [
     Case(CLOUD.replace("{out}", "9{out}"), "--out FOLDER", {"FOLDER": "{out}"}),
     Case(f"{CLOUD} --cloud accelerators=H100:2", r"--gpus-per-node \d"),
     Case(f"{CLOUD.replace('bucket=s3', 'task=tpu-vm --cloud bucket=s3')} --nproc 2", "leave out --nproc"),
+    Case("resume to-change num_steps=4 --launch same", "--launch", {"--launch": "none"}),
     Case("launch logs launched --rank 3", "pretrainkit launch status [^\n]*"),
     Case("launch status damaged", "pretrainkit resume [^\n]*", {"+": "num_steps=3"}),
     # programs

@@ -136,11 +136,11 @@ def cancel(
     now: Annotated[bool, Option("--now", help="Do not wait for the ranks to save.")] = False,
     as_json: Json = False,
 ) -> None:
-    """End a launched run or a sweep. Its ranks save a checkpoint first. Only `launch resume` starts it again."""
+    """End a launched run or a sweep. Its ranks save a checkpoint first. Only `resume --launch same` starts it again."""
     kinds = {"local": lambda folder: folder.is_held, "slurm": slurm.living_job, "cloud": lambda folder: True}
     living = [folder for folder in launched_runs(run) if kinds[folder.last().kind](folder)]
     if not living:
-        raise InputError(f"{run} is not running\n  resume it: pretrainkit launch resume {shlex.quote(str(run))}")
+        raise InputError(f"{run} is not running\n  resume it: pretrainkit resume {shlex.quote(str(run))} --launch same")
     with _answer(as_json, cancelled=[_jobs(folder) for folder in living]):
         for folder in living:
             launch = folder.last()
@@ -160,8 +160,8 @@ def cancel(
 def resume(run: Run, as_json: Json = False) -> None:
     """Resume a launched run with the same command, ranks, scheduler and settings.
 
-    For a sweep, resume its runs that are neither finished nor in the queue nor running. To resume a run with another
-    launcher or number of ranks, use `pretrainkit resume --launch`.
+    This is an alias of `pretrainkit resume RUN --launch same`. For a sweep, resume its runs that are neither finished
+    nor in the queue nor running. To resume a run with another launcher or number of ranks, use `pretrainkit resume`.
     """
     folders = launched_runs(run)
     before = [len(folder.launches()) for folder in folders]

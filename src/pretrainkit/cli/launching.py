@@ -197,7 +197,7 @@ def start_sweep(options: LaunchOptions, source: str, settings: list[str], out: P
         if LaunchFolder(run).launches() or RunFolder(run).has_checkpoint:
             raise InputError(
                 f"{run} already holds a run\n"
-                f"  resume the sweep: pretrainkit launch resume {shlex.quote(str(out))}\n"
+                f"  resume the sweep: pretrainkit resume {shlex.quote(str(out))} --launch same\n"
                 "  or give another folder: --out FOLDER"
             )
     runs = [run for run, _ in chosen]
@@ -224,7 +224,7 @@ def resume_sweep(out: Path) -> None:
     if first.kind != "slurm" or any(replace(launch, words=(), words_again=(), code={}) != first for launch in launches):
         raise InputError(
             f"{out} is not a sweep: its runs were not launched together\n"
-            "  resume each run: pretrainkit launch resume RUN"
+            "  resume each run: pretrainkit resume RUN --launch same"
         )
     runs = [folder.run for folder in left]
     _print_sweep(submit(runs, launches, out, name=f"pretrainkit-{out.name}"), runs, out)

@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Argument
 
 from pretrainkit import api
+from pretrainkit.cli.launch import resume as resume_launched
 from pretrainkit.cli.launching import start
 from pretrainkit.cli.options import Device, JsonLines, LaunchOptions
 from pretrainkit.cli.progress import make_watcher
@@ -16,7 +17,7 @@ from pretrainkit.training.folder import RunFolder
 
 @with_settings
 def resume(
-    run: Annotated[Path, Argument(help="The run folder.")],
+    run: Annotated[Path, Argument(help="The run folder. With --launch same also the folder of a sweep.")],
     settings: Annotated[
         list[str] | None,
         Argument(metavar="PATH=VALUE", help="Settings that may change during a run, such as num_steps=20000."),
@@ -28,14 +29,26 @@ def resume(
     ],
     json: JsonLines = False,
 ) -> None:
-    """Resume a run exactly at its newest valid checkpoint. The number of processes may differ from before."""
+    """Resume a run exactly at its newest valid checkpoint. The number of processes may differ from before.
+
+    `--launch same` starts a launched run or a sweep again with its launcher, ranks and settings.
+    """
+    if options.launch == "same":
+        if settings or device or options != LaunchOptions(launch="same"):
+            raise ConfigError(
+                "--launch same resumes with the launcher, ranks and settings of the last launch: nothing can be changed\n"
+                "  leave out the other settings and options, or give --launch none, local or slurm"
+            )
+        resume_launched(run, json)
+        return
     options.check()
     if options.launch == "none":
         api.resume(run, settings or [], watcher=make_watcher(json), device=device)
         return
     if options.launch == "cloud":
         raise ConfigError(
-            "resume does not support --launch cloud\n  resume a run on a cloud with: pretrainkit launch resume RUN"
+            "resume does not support --launch cloud\n"
+            "  resume a run that was started on a cloud with: pretrainkit resume RUN --launch same"
         )
     RunFolder(run).config_tree()  # fail before a folder for logs is created
     words = ["resume", str(run.absolute()), *(settings or []), *(["--device", device] if device else [])]
