@@ -94,11 +94,12 @@ def check_settings(names: list[str], arguments: dict, folder: Path) -> None:
 
 
 @pytest.fixture
-def shown_files(tmp_path):
-    """A folder with the YAML files that pages show by name."""
+def shown_files(tmp_path, monkeypatch):
+    """A folder with the YAML and Python files that pages show by name, as the current folder."""
     for block in BLOCKS:
-        if block.language == "yaml" and block.name:
+        if block.language in ("yaml", "python") and block.name:
             (tmp_path / block.name).write_text(block.text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -2,6 +2,7 @@
 page, at a small size on generated data."""
 
 import contextlib
+import json
 import re
 import shutil
 import socket
@@ -104,6 +105,13 @@ def generation(folder: Path) -> None:
 
 def fourm_data(folder: Path) -> None:
     put(folder / "data" / "captions.txt", "\n\n".join(data.captions()) + "\n")
+
+
+def weather(folder: Path) -> None:
+    data.put_samples(folder / "data" / "photos", {"rgb": "rgb"})
+    for number, photo in enumerate((folder / "data" / "photos").rglob("*.jpg")):
+        record = {"celsius": 20.4 - number, "wind": number / 2, "sky": ("clear", "cloudy", "overcast")[number % 3]}
+        put(Path(str(photo).replace("rgb", "weather")).with_suffix(".json"), json.dumps(record))
 
 
 def walkthrough(folder: Path) -> None:
@@ -355,6 +363,11 @@ WALKS = [
         clip,
         smaller={"--vocab-size 8000": "--vocab-size 240"},
         behind={"^pretrainkit train": QUICK},
+    ),
+    Walk(
+        "docs/how-to/own-modality.md",
+        weather,
+        behind={"^pretrainkit data check": FOURM, "^pretrainkit train": f"{FOURM} {QUICK}"},
     ),
     Walk(
         "docs/how-to/resume-and-move.md",

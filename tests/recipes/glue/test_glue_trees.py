@@ -148,11 +148,11 @@ def test_answers_are_trees_if_requested(finished, files, tmp_path):
     asked = [random.Random(number).choices(GOOD + BAD, k=6) for number in range(12)]
     (tmp_path / "new.jsonl").write_text("\n".join(json.dumps({"words": words}) for words in asked))
     found = {}
-    for heads in ("likeliest", "tree"):
+    for heads in ("greedy", "tree"):
         out = tmp_path / f"{heads}.jsonl"
         api.predict(finished[0], out, input=tmp_path / "new.jsonl", device="cpu", overrides=[f"data.heads={heads}"])
         found[heads] = [is_tree(json.loads(line)["heads"]) for line in out.read_text().splitlines()]
-    assert not all(found["likeliest"])
+    assert not all(found["greedy"])
     assert all(found["tree"])
     metrics = api.evaluate(finished[0], device="cpu", overrides=["data.heads=tree"])
     assert metrics["loss"] == finished[1]["valid_loss"]
@@ -178,3 +178,7 @@ def test_heads_outside_the_sentence_are_refused(encoder, tmp_path):
 def test_there_is_no_class_of_transformers_for_it(finished, tmp_path):
     with pytest.raises(InputError, match="safetensors"):
         api.export(finished[0], "huggingface", tmp_path / "hf")
+
+
+def test_the_old_name_of_greedy_heads_is_still_read():
+    assert api.load_config("glue/parse", ["data.heads=likeliest"]).data.heads == "greedy"

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy
 from pretrainkit.config.paths import IsPath
@@ -100,9 +100,13 @@ class GlueDataConfig(DataConfig):
     """A file with one class name per line, in the order of the class ids; null: the classes of the training data."""
     spans: Annotated[SpanConfig, ReadBy("kind", ("spans",))] = SpanConfig()
     """Settings for kind=spans."""
-    heads: Annotated[Literal["likeliest", "tree"], ReadBy("kind", ("tree",))] = "likeliest"
-    """Predicted heads for kind=tree. `likeliest`: the most probable head of each word, as in published results; the
-    heads may not form a tree. tree: the heads of the most probable tree with one word at its root."""
+    heads: Annotated[
+        Literal["greedy", "tree"],
+        BeforeValidator(lambda name: "greedy" if name == "likeliest" else name),  # its name in runs of version 0.1
+        ReadBy("kind", ("tree",)),
+    ] = "greedy"
+    """Predicted heads for kind=tree. greedy: the most probable head of each word, as in published results; the heads
+    may not form a tree. tree: the heads of the most probable tree with one word at its root."""
     max_seq_length: PositiveInt = 128
     """Maximum number of tokens of an example. Texts are cut at their end; in a pair, the longer text is cut first."""
     tokenizer: Annotated[str | None, IsPath()] = None
