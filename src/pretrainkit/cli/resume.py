@@ -36,7 +36,7 @@ def resume(
     if options.launch == "same":
         if settings or device or options != LaunchOptions(launch="same"):
             raise ConfigError(
-                "--launch same resumes with the launcher, ranks and settings of the last launch: nothing can be changed\n"
+                "--launch same resumes with the launcher, ranks and settings of the last launch; nothing can change\n"
                 "  leave out the other settings and options, or give --launch none, local or slurm"
             )
         resume_launched(run, json)
