@@ -393,7 +393,7 @@ def test_the_missing_part_of_a_torn_archive_counts_as_bad(tokenizer, torn):
     assert float(share) == pytest.approx(int(lost) / 16, rel=0.05)
     # A bad image comes on top of it.
     (pairs,) = source.sets
-    with pytest.raises(DataError, match=rf"about {lost} pairs \(torn file\); this is a share of"):
+    with pytest.raises(DataError, match=rf"about {lost} pairs \(truncated file\); this is a share of"):
         BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BadImage("broken image", "it breaks off"))
     BadRows(pairs, (int(lost) + 2) / 16).add(0, BadImage("broken image", "it breaks off"))
 

@@ -431,7 +431,7 @@ class ClipEvaluateConfig(EvaluateConfig):
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
     """Evaluate only this many rows at the start of each set; null: all."""
     max_captions_per_image: PositiveInt | None = None
-    """Use only the first captions of each image, this many; null: all. COCO is often evaluated with 5."""
+    """Use at most this many captions of each image, the first ones; null: all. COCO is often evaluated with 5."""
     num_folds: PositiveInt = 1
     """Average over this number of equal parts of the images. 5 parts of COCO's 5,000 images give "COCO 1k"."""
     ranks: bool = False

@@ -154,11 +154,11 @@ class SoftmaxScore:
 
 @dataclass(frozen=True)
 class SigmoidScore:
-    """Binary cross-entropy of each row and column: do they belong together?"""
+    """Binary cross-entropy of each row and column, which match or do not match."""
 
     matches: Matches
     has_targets: bool = True
-    """False: no column is the target of a row."""
+    """False if no column is the target of a row."""
 
     def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
         matches = self.matches
@@ -180,8 +180,8 @@ class SigmoidScore:
 
 
 Score = SoftmaxScore | SigmoidScore
-"""Function that scores the logits (C, M) of rows and returns also the derivative of the loss by the logits, which may
-use the memory of the logits."""
+"""Function that scores the logits (C, M) of rows. It also returns the derivative of the loss with respect to the
+logits, which may use their memory."""
 
 
 class ScoreProducts(nn.Module):
@@ -269,8 +269,8 @@ class _RowsByChunks(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias += slope_CM.sum()
             del products_CM, slope_CM  # free the memory before the next chunk
-        # logits = scale x q . k, so the derivative by the scale is the sum of slope x (q . k), or of the gradient of q
-        # times q.
+        # logits = scale x q . k, so the derivative with respect to the scale is the sum of slope x (q . k), or of the
+        # gradient of q times q.
         grad_scale = (grad_queries_bD * queries_bD).sum() if needs_scale and grad_queries_bD is not None else None
         for grad in (grad_queries_bD, grad_keys_MD):
             if grad is not None:

@@ -28,8 +28,8 @@ class ClipObjective(BlockwiseObjective):
     """The loss is `contrastive_loss`; the other terms are for the log.
 
     `i2t_accuracy` and `t2i_accuracy` are the shares of images (texts) whose most similar text (image) in the batch is
-    their own; with mixup, it is the one with the larger part in their target. With mixup, `hard_loss` is the loss with
-    each pair as its only target, which ZeroVL prints.
+    their own. With mixup, the one with the larger share of their target counts as their own, and `hard_loss` is the
+    loss with each pair as its only target, which ZeroVL prints.
     """
 
     def __init__(self, config: ClipRun) -> None:

@@ -77,7 +77,7 @@ _ONLY_BLOCKS: dict[str, Any] = {
 _ONLY_VISION = _ONLY_BLOCKS | {"attentional_pool": False, "pos_embed_type": "learnable"}
 _ONLY_TEXT = _ONLY_BLOCKS | {"embed_cls": False, "tokenizer_mode": None, "final_ln_after_pool": False}
 _CLEANINGS = {"whitespace": None, "lower": "lower", "canonicalize": "canonicalize"}
-"""Maps names of the changes that open_clip makes to captions before it encodes them to our names."""
+"""Maps open_clip's kinds of text cleaning to our names."""
 _READ_VISION = {
     *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "patch_dropout", "pool_type"),
     *("act_kwargs", "norm_kwargs", "attn_pooler_queries", "attn_pooler_heads", "timm_model_name"),
@@ -379,10 +379,11 @@ def _projection(tensors: State, vision: Mapping[str, Any]) -> tuple[ProjectionCo
     if f"{_TEXT_PROJECTION}.weight" in tensors or (projected is None and not has_head):
         if projected is not None or has_head:
             raise CheckpointError(
-                "the model projects images, and texts with a bias, which this recipe does not support together\n"
-                "  it supports models that project both without a bias of texts, or only texts with a bias"
+                "the model projects images, and its projection of texts has a bias; this recipe does not support both\n"
+                "  it supports models that project both, without a bias for texts, or only texts, with a bias"
             )
-        weight = tensors.get(f"{_TEXT_PROJECTION}.weight", torch.eye(len(tensors["ln_final.bias"])))  # proj_type none
+        # With proj_type none, there is no matrix.
+        weight = tensors.get(f"{_TEXT_PROJECTION}.weight", torch.eye(len(tensors["ln_final.bias"])))
         bias = tensors.get(f"{_TEXT_PROJECTION}.bias", torch.zeros(len(weight)))
         return ProjectionConfig(kind="text_only", dim=len(weight)), {f"{text}.weight": weight, f"{text}.bias": bias}
     state = {f"{text}.weight": tensors[_TEXT_PROJECTION].T.contiguous()}

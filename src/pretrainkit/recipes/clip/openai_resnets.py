@@ -15,7 +15,7 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.recipes.clip.config import TimmConfig
 
 FIRST = "visual.layer1.0.conv1.weight"
-"""A tensor that all of them have."""
+"""Name of a tensor by which these ResNets are recognized."""
 _MODELS = {
     (32, (3, 4, 6, 3)): "resnet50_clip",
     (32, (3, 4, 23, 3)): "resnet101_clip",

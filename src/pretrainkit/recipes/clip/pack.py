@@ -132,7 +132,7 @@ class _LeftOut:
                     f"set {pairs.name}: {len(pairs.torn)} files cannot be read to their end, such as {pairs.torn[0]}\n"
                     "  download or create them again, or skip unreadable data with --max-bad N"
                 )
-            self.counts["torn file"] = len(pairs.torn)
+            self.counts["truncated file"] = len(pairs.torn)
 
     def add(self, row: int, error: BadImage) -> None:
         """Count a bad row. Raises DataError if there are more than allowed."""

@@ -246,13 +246,13 @@ class BadRows:
             num_bad = len(self._images) + len(self._captions)
             counts = Counter(self._images.values())
             num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
-            # The limit is a share of the rows read, but at least of 10,000, and of as large a part of the images.
+            # The limit is computed for the rows read, at least for 10,000, and for the same share of the images.
             num_images = max(round(self._num_all_images * num_rows / len(self._pairs)), 1)
         share = sum(counts.values()) / num_images + len(self._captions) / num_rows + self._pairs.lost_share
         if share > self._max_fraction:
             parts = [f"{count} of {num_images:,} images ({name})" for name, count in counts.items()]
             parts += [f"{len(self._captions)} of {num_rows:,} captions (empty)"] if self._captions else []
-            parts += [f"about {self._pairs.num_lost:,} pairs (torn file)"] if self._pairs.num_lost else []
+            parts += [f"about {self._pairs.num_lost:,} pairs (truncated file)"] if self._pairs.num_lost else []
             raise DataError(
                 f"{self._pairs.explain(row, error)}\n"
                 f"  bad so far: {', '.join(parts)}; this is a share of {share:.2g}, which is more than "

@@ -54,7 +54,7 @@ class PairSet:
 
     @property
     def num_bad(self) -> int:
-        """Bad images, empty captions and torn files, which `data pack` must be allowed to leave out."""
+        """Number of bad images, empty captions and truncated files, which `data pack` must be allowed to leave out."""
         bad = [entry for facts in self.facts.values() for entry in facts["bad"].values()]
         return sum(entry["count"] for entry in bad)
 
