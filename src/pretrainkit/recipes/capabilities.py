@@ -317,7 +317,7 @@ class ImageTokenOptions(TypedDict, total=False):
     """Options of writing the tokens of a data set's images."""
 
     num_parts: int  # number of crops per image: the largest centre square, then random crops; default 1
-    min_scale: float  # smallest share of the area of a random crop; default 0.8
+    min_scale: float  # smallest share of the image's area that a random crop has; default 0.8
     seed: int  # seed of the random crops
     folder: str | None  # folder of the images; None: the domain of the tokenizer
     out: str | None  # folder of tokens; None: the name of a published modality, or tok_DOMAIN@PIXELS
@@ -352,7 +352,7 @@ class TokenizesImages(Capability[Run]):
     ) -> dict[str, Any]:
         """Write the tokens of images beside the images and return the manifest. `place` is a folder with a folder for
         each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`; `fingerprint` identifies the weights; `settings`
-        has the set options of `ImageTokenOptions`."""
+        has those options of `ImageTokenOptions` that were set."""
 
 
 class ReadsPairs(Capability[Run]):

@@ -203,7 +203,7 @@ class ImportedModel:
     trained_length: int | None = None
     """Maximum number of tokens of an example in training; None if unknown."""
     changes: TokenizerChanges | None = None
-    """Differences of the other system from the files of its tokenizer."""
+    """What the other system does in a different way than the files of its tokenizer specify; None: nothing."""
 
 
 class ReadsFiles(Capability[Run]):

@@ -47,7 +47,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Stage:
-    """A command of the project. The same command again keeps finished work."""
+    """A command of the project. If it is run again, it keeps finished work."""
 
     title: str
     command: tuple[str, ...]

@@ -104,7 +104,7 @@ def vocabulary_size(survey: TextSurvey) -> Decision:
     reachable = 261 + survey.num_distinct_characters + survey.num_distinct_words // 3
     reason = f"usual for {size(survey.num_bytes)} of text"
     if reachable < by_size:
-        reason = f"the most that {survey.num_distinct_words:,} different words are sure to yield"
+        reason = f"the number that {survey.num_distinct_words:,} different words surely yield"
     return Decision("vocabulary", min(by_size, reachable), reason, is_setting=False)
 
 
