@@ -102,8 +102,9 @@ def modern_mini() -> BertRun:
 def base() -> BertRun:
     """12 layers x 768, 111,341,442 parameters with heads: BERT-base with our defaults, for one GPU or one node.
 
-    It has the settings of bert/recipe-a, except that gradients are clipped at norm 1, batches are packed and all
-    examples are shuffled. 1,000,000 steps of 1024 examples of 128 tokens are 131 G tokens: 7.2e19 FLOPs.
+    Steps, batch size, length and learning rate are those of bert/recipe-a. Unlike there, gradients are clipped at norm
+    1, batches are packed, all examples are shuffled, no token is lost, and random replacements are learned pieces.
+    1,000,000 steps of 1024 examples of 128 tokens are 131 G tokens: 7.2e19 FLOPs.
     """
     return BertRun(
         num_steps=1_000_000,

@@ -76,7 +76,8 @@ class Augmenter:
 
     def _choices(self, keys: Keys) -> NDArray[np.int64]:
         """Draw the indices of font, size, ink and paper, int64 (4, B). Index 0 means unchanged."""
-        # Four choices, and whether the row is varied. All are always drawn, so that settings are independent.
+        # Four numbers for the choices, and one that decides if the row is varied. All are always drawn, so that a
+        # setting does not change the draws of the others.
         draws_B5 = uniform(fold(keys, _STREAM), 5)
         counts = np.array([len(self._fonts), len(self._sizes), len(self._tables), len(self._tables[0])])
         chosen_B4 = (draws_B5[:, :4] * counts).astype(np.int64)

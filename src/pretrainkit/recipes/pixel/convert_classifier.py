@@ -43,7 +43,7 @@ _HEADS: dict[Reads, dict[str, str]] = {
     "spans": {"weight": "qa_outputs.weight", "bias": "qa_outputs.bias"},
     "trees": {"arc": "biaffine_arcs.weight", "relation": "biaffine_rels.weight"},
 }
-"""Names of a head's tensors: ours to the original's."""
+"""Maps our names of a head's tensors to those of the original."""
 _ANSWERS_FOR = {"words": "word", "spans": "span", "trees": "word"}
 _PUBLISHED_GRID = 23
 _OURS = "encoder."

@@ -64,7 +64,7 @@ class ParquetTable:
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """For each row group: index of its file, its number in the file, and its end in rows of the table."""
+        """Index of the file, number in the file, and end in rows of the table of each row group."""
         groups = [
             (index, number, metadata.row_group(number).num_rows)
             for index in range(len(self.paths))
