@@ -34,7 +34,7 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
 
     Returns:
         Per example `masked`, `predicted` (the most likely piece in each place) and `truth`; with sentence order also
-        `order`: the predicted label / the true label.
+        `order`: the predicted label and the true one.
     """
     folder, size = Path(config.data.valid[0].path) / "tokenizer", source.sizes[0]
     if not folder.is_dir() or not size:
@@ -55,7 +55,7 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
         shown, predicted = readable(batch, row, tokenizer, pair), readable(filled, row, tokenizer)
         texts = {"masked": shown["shown"], "predicted": predicted["shown"], "truth": shown["truth"]}
         if order_B is not None:
-            texts["order"] = f"{ORDERS[pair][int(order_B[row])]} / {shown['order']}" if shown["order"] else ""
+            texts["order"] = f"{ORDERS[pair][int(order_B[row])]} (truth: {shown['order']})" if shown["order"] else ""
         samples.append(texts)
     return samples
 

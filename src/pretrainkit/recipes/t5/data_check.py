@@ -134,7 +134,7 @@ def _of_tasks(source: TaskBatches) -> dict[str, Any]:
 def _of_denoisers(source: DenoisingSource) -> dict[str, Any]:
     ids = source.components[0].denoiser.ids
     figures: dict[str, Any] = {
-        "vocabulary": f"{source.components[0].shards.vocab_size} pieces, end mark {ids.end}",
+        "vocabulary": f"{source.components[0].shards.vocab_size:,} pieces, the end mark is id {ids.end}",
         "sentinels": f"{len(ids.sentinels)}, the first is id {ids.sentinels[0]}" if ids.sentinels else "none",
     }
     plans = []
