@@ -137,7 +137,7 @@ def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
         return maxima.scatter_reduce_(0, place_TD, x_TD, "amax", include_self=False)
     if pooling == "mean" or "second_begins" not in batch:
         return _means(x_TD, ends)
-    # Begins of all texts, first and second texts alternating: one span of slots for each text.
+    # First slots of all texts, first and second texts alternating: one span of slots for each text.
     bounds = torch.stack([ends[:-1], ends[:-1] + batch["second_begins"]], 1).flatten()
     u_BD, v_BD = _means(x_TD, torch.cat([bounds, ends[-1:]])).unflatten(0, (-1, 2)).unbind(1)
     return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], 1)

@@ -85,7 +85,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "time_2": "time_embed.2",
         "decoder.out": "decoder.out.2",
         "decoder.norm": "decoder.out.0",
-        # A convolution itself: those that halve are an operation of their stage, unlike the first one.
+        # Convolutions that halve the resolution are called `op` in their stage; the first convolution has no such name.
         r"down.(?!0.0)(\d+.\d+).(weight|bias)": r"down.\1.op.\2",
         "down": "input_blocks",
         "middle": "middle_block",

@@ -61,7 +61,7 @@ class CodeStatistics(NamedTuple):
         return self._merged(self.counts_K + other.counts_K, self.sums_KD + other.sums_KD, spares, orders)
 
     def over_ranks(self) -> "CodeStatistics":
-        """Return the statistics of all ranks together. A collective; all ranks must have the same number of latents."""
+        """Return the statistics of all ranks together. All ranks must call this, with the same number of latents."""
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
             return self
         num_ranks = dist.get_world_size()

@@ -108,7 +108,7 @@ def open_inference(
     request: InferenceRequest,
     autocast: Callable[[], AbstractContextManager[None]],
 ) -> T5Inference:
-    """See `Recipe.open_inference`."""
+    """See `capabilities.Infers.open_inference`."""
     decoding = decoding_of(**request.decoding)
     if request.task is not None:
         bound, vocabulary, data = _task_examples(config, tokenizer, request)
@@ -126,7 +126,7 @@ def open_inference(
 
 
 def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
-    """See `Recipe.tasks_of_mixture`. Raises InputError if none of its tasks has the split."""
+    """See `capabilities.Infers.tasks_of_mixture`. Raises InputError if none of its tasks has the split."""
     config = _config_with_task(config, tokenizer, name, split)
     if task_names(config) == [name]:
         return None

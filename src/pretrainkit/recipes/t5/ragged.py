@@ -84,7 +84,7 @@ def constant(values: Sequence[int], num: int) -> Ragged:
 
 
 def joined(first: Ragged, second: Ragged) -> Ragged:
-    """Append sequence i of `second` to sequence i of `first`, for every i."""
+    """Return each sequence of `first`, followed by the sequence of `second` with the same index."""
     lengths = first.lengths + second.lengths
     begins = np.cumsum(lengths) - lengths
     # All other tokens are those of the first sequences, in the same order.

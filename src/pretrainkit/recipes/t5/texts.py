@@ -17,7 +17,7 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
     """Return the vocabulary of a trained model: of the folder beside it, else of `data.tokenizer`, else of its tasks.
 
-    Raises DataError if there is no tokenizer; ConfigError if its tasks are not defined, or no longer."""
+    Raises DataError if there is no tokenizer; ConfigError if its tasks are not, or no longer, defined."""
     data = config.data
     place: str | Path | None = data.tokenizer if tokenizer is None else tokenizer
     if place is not None:

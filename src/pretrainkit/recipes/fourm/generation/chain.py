@@ -127,7 +127,7 @@ def _with_conditions(
         if not names:
             raise InputError(
                 f"{target.modality} is guided by {short}, which is neither an input nor an earlier target\n"
-                f"  these are {', '.join(known) or 'none'}; name one of them, or put {short} before "
+                f"  inputs and earlier targets: {', '.join(known) or 'none'}; name one of them, or put {short} before "
                 f"{target.modality} in --to"
             )
         return names

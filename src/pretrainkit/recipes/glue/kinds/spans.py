@@ -62,7 +62,7 @@ class Candidate:
 
     score: float
     begin: int
-    """Begin in the context, in characters."""
+    """Index of its first character in the context."""
     end: int
 
 
