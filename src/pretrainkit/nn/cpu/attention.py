@@ -2,7 +2,7 @@
 
 There is no padding, the scores of a tile stay in the cache, and keys that a causal query does not see, or that are
 outside a window, cost nothing. Queries, keys and values are read in place, and the explicit backward pass writes the
-gradient in place without a copy. Measurements: benchmarks/RESULTS.md, by hand.
+gradient in place without a copy. Measurements: benchmarks/RESULTS.md, section "By hand".
 
 Dimensions: T query tokens, S key tokens (the same stream in self-attention), H heads, K width of one head, Q and P
 queries and keys of one tile, W query tokens of a stream if not all tokens are queries.

@@ -2,7 +2,8 @@
 
 The vocabulary is processed in chunks that stay in the cache (matrix products with 30,000 columns run at two thirds of
 the speed there). exp(logits - their maximum) replaces each chunk's logits, and the backward pass multiplies these
-directly: softmax over V = stored exponentials * a factor of the chunk. Measurements: benchmarks/RESULTS.md, by hand.
+directly: softmax over V = stored exponentials * a factor of the chunk. Measurements: benchmarks/RESULTS.md, section
+"By hand".
 
 Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the vocabulary.
 """

@@ -2,8 +2,8 @@
 
 torch draws one Bernoulli variable per element there. Here one 64-bit draw serves four elements of 16 bits each. The
 rate is rounded to a multiple of 2**-16 (0.1 becomes 0.100006), and kept elements are scaled by the exact inverse, so
-the mean is unchanged. It must not change, because resumed runs and the golden losses depend on these draws.
-Measurements: benchmarks/RESULTS.md, by hand.
+the mean is unchanged. Do not change how numbers are drawn: resumed runs and the golden losses depend on it.
+Measurements: benchmarks/RESULTS.md, section "By hand".
 """
 
 import math

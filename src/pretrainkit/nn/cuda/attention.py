@@ -57,7 +57,7 @@ class VarlenLayout(AttentionLayout):
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         ends, longest, scale = self.ends, self.max_length, width**-0.5
         if dropout_rate:
-            # `varlen_attn`, which has no dropout, calls the same operator. It drops by the GPU's random generator.
+            # `varlen_attn`, which has no dropout, calls the same operator. Dropout draws from the GPU's generator.
             return torch.ops.aten._flash_attention_forward(
                 *(q_THK, k_THK, v_THK, ends, ends, longest, longest, dropout_rate),
                 is_causal=False,
@@ -81,7 +81,7 @@ gradients on an H200 that were wrong by a factor of up to 1000, or NaN, without 
 https://github.com/pytorch/pytorch/issues/153799."""
 _FLEX_OPTIONS: Any = {"fwd_num_warps": 8}
 """With the default of 4 warps, the 128 x 128 scores of a block do not fit into the registers beside a mask or a bias:
-the forward pass of 4M's decoder spilled 1.2 kB per thread and was 10 times slower than without (H200, torch 2.11)."""
+the forward pass of 4M's decoder spilled 1.2 kB per thread, which made it 10 times slower (H200, torch 2.11)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +92,10 @@ class FlexPairs(RowPairs):
     """Mask for `torch.nn.attention.flex_attention` with the same visibility, of padded rows."""
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
-        # For all pairs. With one number per distance, the gradient adds all rows and all pairs of a diagonal to it by
-        # atomic operations, which took three quarters of the backward pass of T5's encoder on an H200.
-        # The price is memory: for 12 heads 13 MB with rows of 512 tokens, 0.8 GB with 4,096; as much for the gradient.
+        # Compute the bias of every pair of tokens, not one number per distance. The gradient of such a number is a sum
+        # over all rows and a whole diagonal, by atomic operations. They took three quarters of the backward pass of
+        # T5's encoder on an H200. The bias of all pairs needs memory: for 12 heads 13 MB with rows of 512 tokens and
+        # 0.8 GB with 4,096, and as much for its gradient.
         return None if bias is None else bias(_padded(self.num_queries), _padded(self.num_keys)).contiguous()
 
     def attend(
