@@ -87,7 +87,8 @@ def longest_fitting(measure: Callable[[str], int], word: str, first: int, availa
 
     Args:
         measure: Size of a text in the unit of `available`. It must grow with the text.
-        guess: Number of characters to try first. No measured text is much longer than the result.
+        guess: Number of characters to try first. A later try is at most twice as long as the one before, so that
+            long words are not measured whole.
     """
     num_left = len(word) - first
     fitting, too_long, size, tries = 0, num_left + 1, max(1, min(guess, num_left)), 0
