@@ -13,7 +13,7 @@ svg.chart { display: block; width: 100%; height: auto; font: 12px system-ui, -ap
 .chart .key { fill: var(--ink); } .chart .grid { stroke: var(--line); } .chart .base { stroke: var(--axis); }
 .chart .f0 { fill: var(--c0); } .chart .f2 { fill: var(--c2); }
 """
-"""The rules for the classes of the drawings, whose colours are variables of the page."""
+"""CSS rules of the drawings. Colours are variables, which the page defines."""
 
 _WIDTH, _HEIGHT = 500, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 50, 42

@@ -39,7 +39,7 @@ def _cards(stats: Mapping[str, Any]) -> Markup:
     copied = percent(copies / total) if total else DASH
     cards = [
         (short(total) if total >= 1e5 else number(total), "documents", empty),
-        (short(stats["num_words"]), "words", "runs of bytes without white space"),
+        (short(stats["num_words"]), "words", "separated by white space"),
         (_bytes(stats["num_text_bytes"]), "text", f"{short(stats['num_characters'])} characters"),
         (number(words.get("p50")), "words in the median document", f"{number(words.get('mean'))} on average"),
         (copied, "copies", f"{number(copies)} documents repeat the text of an earlier one"),

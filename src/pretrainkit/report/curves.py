@@ -164,7 +164,7 @@ def training_seconds(run: Run) -> float | None:
 
 
 def _values(run: Run, key: str) -> Floats | None:
-    """Return a metric at every logged step, non-finite values as 0; None if the log lacks it anywhere."""
+    """Return a metric at every logged step, non-finite values as 0. None if a step lacks it, or all values are 0."""
     values = [row.get(key) for row in run.metrics.rows]
     known = [value for value in values if value is not None]
     return np.nan_to_num(np.array(known), posinf=0, neginf=0) if len(known) == len(values) and any(known) else None

@@ -23,7 +23,7 @@ def write_curve(run_folder: Path, out: Path) -> Path:
     matplotlib = import_optional("matplotlib", "demo", "report --curve")
     figures = import_optional("matplotlib.figure", "demo", "report --curve", package="matplotlib")
     chart = charts[0]
-    # Texts stay texts, and the same run gives the same file.
+    # Store letters as text instead of outlines, and write the same bytes for the same run.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "pretrainkit", "font.family": "sans-serif"}):
         axes = (figure := figures.Figure(figsize=(8.6, 3.8), layout="constrained")).subplots()
         for line in chart.series:
