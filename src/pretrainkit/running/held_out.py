@@ -118,7 +118,7 @@ def build_probes(
             before = RandomState(world.device)
             try:
                 seed_generators(stream_key(0, "probe", probe.task), world.device)
-                weights = full_state_dict(model)  # a collective
+                weights = full_state_dict(model)  # all ranks must call it
                 copy = empty_model(recipe, config, str(world.device))
                 load_full_state_dict(copy, weights)
                 metrics = probed(copy)

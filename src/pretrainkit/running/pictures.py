@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
-    """Return a renderer: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md). Raises
-    DataError if there is none or it renders differently than before, and ConfigError for an unknown field or value.
+    """Return a renderer of texts, pairs of texts and lists of words: `renderer("some text").pixel_values` has the
+    pixels. See docs/rendering.md. Raises DataError if there is no renderer or it renders differently than before, and
+    ConfigError for an unknown field or value.
 
     Args:
         source: Folder of a renderer (as beside exported models and rendered rows), a .ttf or .otf font for the

@@ -257,7 +257,7 @@ def _measure(
     *,
     is_assumed: bool,
 ) -> MeasuredStep:
-    """Measure a step of `config` with two small microbatches of different sizes."""
+    """Measure a step of `config` with two small microbatches of different sizes, or with its own if that is small."""
     per_rank = max(1, config.data.batch_size // num_ranks)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
