@@ -88,7 +88,7 @@ class Sweep:
     """Called with a line of text for every run that ended."""
     worker: Worker = field(default_factory=Worker)
     num_rows: Mapping[str, int] = field(default_factory=lambda: BENCHMARK.num_rows)
-    """Rows of the test sets, by file of the submission."""
+    """Number of rows of the test sets, by file of the submission."""
     machine: Machine | None = None
     """The machine whose memory the runs share; None for this machine."""
 
