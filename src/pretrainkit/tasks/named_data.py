@@ -47,7 +47,7 @@ class Hub:
     name: str | None = None
     """Name of the configuration."""
     splits: Mapping[str, str] | None = None
-    """The hub's names of splits by ours, if they differ."""
+    """Names of the splits on the hub, by our names, if they differ."""
 
 
 class NamedData(OpenSource):

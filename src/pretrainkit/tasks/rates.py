@@ -49,8 +49,8 @@ class Sizes:
         return int(num_characters)
 
     def mean_tokens(self, task: Task) -> float:
-        """Return the mean tokens of an example, inputs and targets together, over some examples as the model gets them.
-        Raises DataError if they are empty."""
+        """Return the mean number of tokens of an example, inputs and targets together, over some examples as the model
+        gets them. Raises DataError if they are empty."""
         bound = task.bind(self.split, self.lengths, caches=self.caches)
         mean = sum(mean_lengths(bound, ("inputs", "targets")).values())
         if not mean:
@@ -108,7 +108,7 @@ class ProportionalToCharacters(Proportional):
 
 
 proportional, proportional_to_characters = Proportional, ProportionalToCharacters
-"""Names for mixtures, where they are used like functions of users."""
+"""The same classes by the names that mixtures use. A function of a user may be used instead of them."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def spread(size: int, num: int = NUM_MEASURED) -> list[int]:
 
 
 def mean_lengths(examples: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
-    """Return mean tokens of sequences in some of the examples; 0 for missing sequences."""
+    """Return the mean numbers of tokens of sequences in some of the examples; 0 for missing sequences."""
     some = [examples[index] for index in spread(len(examples))]
     return {name: float(np.mean([np.size(example.get(name, ())) for example in some] or [0])) for name in names}
 

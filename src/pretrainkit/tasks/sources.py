@@ -439,7 +439,8 @@ class HuggingFaceDataset(_Lazy):
         Args:
             path: Folder, or name on the hub. A `save_to_disk` folder without splits has the split "train".
             name: Name of the configuration, such as "cola" of "glue".
-            splits: Names of splits, or the hub's names by ours, which may be slices: `{"validation": "train[:1%]"}`.
+            splits: Names of splits, or a mapping of our names to the hub's, which may be slices:
+                `{"validation": "train[:1%]"}`.
             revision: Revision of the data set on the hub; set it so that the data does not change.
         """
         self.path, self.name, self.revision = str(path), name, revision

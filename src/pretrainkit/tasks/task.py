@@ -567,7 +567,7 @@ class TaskRegistry:
         return combined(parts)
 
     def _mean_tokens(self, rates: Mapping[str, float], sizes: Sizes) -> float:
-        """Return the mean tokens of an example of a mixture with these rates."""
+        """Return the mean number of tokens of an example of a mixture with these rates."""
         total = sum(rates.values())
         drawn = {name: rate for name, rate in rates.items() if rate > 0}
         return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
