@@ -32,7 +32,7 @@ class TokenizerSettings:
     layout: unigram.Layout = "bert"
     """For unigram: t5 has pad 0, eos 1, unk 2 and no mask; bert has cls, sep and mask after the bytes."""
     lowercase: bool = False
-    """Fold case; not for unigram."""
+    """Fold case. Does not apply to unigram."""
     classes: tuple[str, ...] = ()
     """For multimodal: names that become one token each, such as the classes of an object detector."""
     num_sentinels: int = 200
