@@ -72,7 +72,8 @@ class CheckpointStore:
             free = shutil.disk_usage(self.folder).free
             if free < num_bytes:
                 raise CheckpointError(
-                    f"a checkpoint needs about {num_bytes / 1e9:.3g} GB, but {self.folder} has only {free / 1e9:.3g}\n"
+                    f"a checkpoint needs about {num_bytes / 1e9:.3g} GB, but {self.folder} has only "
+                    f"{free / 1e9:.3g} GB\n"
                     "  free some space, or choose a run folder on another disk"
                 )
 

@@ -8,7 +8,7 @@ checkpoints/
     rank-00000-of-00002-part-000.safetensors ...
   .incomplete-step-00002000/  being written, or left behind by a run that died
   .deleted-step-00000500/     being deleted: renamed first, so that half of it is never taken for a checkpoint
-  set-aside-step-00003000/    later than a checkpoint that was written after it: from a history that the run left
+  set-aside-step-00003000/    of a later step, from before the run was resumed from an earlier checkpoint
 """
 
 import errno
@@ -150,8 +150,8 @@ def prune(
     """Delete old checkpoints once the checkpoint of `step` is complete. The `keep_last` newest, multiples of
     `keep_every_steps`, and `keep_steps` are kept.
 
-    Only complete checkpoints that are not pinned count towards `keep_last`. Checkpoints of later steps come from a
-    history that this run left when it resumed earlier. They are renamed (set aside), never deleted.
+    Only complete checkpoints that are not pinned count towards `keep_last`. Checkpoints of later steps
+    were written before this run was resumed from an earlier checkpoint. They are renamed (set aside), never deleted.
     """
     folders = step_folders(folder)
     for later in [s for s in folders if s > step]:
