@@ -74,7 +74,7 @@ def num_processes(workers: int | None, num_tasks: int, num_bytes: int, memory_by
 
 
 def memory_per_process(memory_bytes: int, processes: int) -> int:
-    """Return the bytes that each of `processes` may use beyond its idle size."""
+    """Return the bytes that each of `processes` may use beyond its idle size. Raises DataError if they are too few."""
     idle = PROCESS_BYTES * (processes + 1 if processes > 1 else 1)
     if memory_bytes < idle + 16_000_000 * processes:
         raise DataError(

@@ -38,7 +38,7 @@ class RayEngine:
     is_local = False
 
     def resources(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Resources:
-        """Return one task per core of the cluster."""
+        """Let one task per core of the cluster run at once, or at most `workers`."""
         check_workers(workers)
         share = memory_per_process(memory_bytes, 1)
         nodes = [node["Resources"] for node in self._connected().nodes() if node["Alive"]]

@@ -1,7 +1,7 @@
 """Run tasks as an array of SLURM jobs with datatrove's executor. All nodes must have access to the input and output.
 
-The command that submits the jobs waits for them. If it ends, the jobs continue. The same command then stops the
-remaining jobs, keeps finished results and submits the rest.
+The command that submits the jobs waits for them, and cancels them if it fails or is interrupted. If it is killed, the
+jobs continue. The same command then stops the remaining jobs, keeps finished results and submits the rest.
 """
 
 import math
