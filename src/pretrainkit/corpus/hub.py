@@ -1,6 +1,6 @@
 """Stream data sets of the Hugging Face hub, or local folders that `datasets` loads, to disk for `corpus hub`.
 
-Each data file of a set becomes a folder of *parts*: JSONL files of about 64 MB, each complete or absent. The cuts
+Each file of a data set becomes a folder of *parts*: JSONL files of about 64 MB, each complete or absent. The cuts
 depend only on the content. The state of the stream after the last part is stored with them, so that the same command
 resumes there after an interruption.
 """
@@ -41,7 +41,7 @@ _SHOWN_COLUMNS = 12
 
 @dataclass(frozen=True)
 class FetchTask:
-    """Task that streams one data file of a set into `folder`."""
+    """Task that streams one file of a data set into `folder`."""
 
     request: HubRequest
     commit: str | None
@@ -282,7 +282,7 @@ def _check(request: HubRequest, commit: str | None) -> int:
 
 @lru_cache(maxsize=4)
 def _open(request: HubRequest, commit: str | None) -> Any:
-    """Open the split for streaming. The result is cached, because finding the files of a large set takes seconds."""
+    """Open the split for streaming. The result is cached: finding the files of a large data set takes seconds."""
     datasets = _datasets(request)
     with _explained(request, "cannot be opened", "check the name, and your access to it (hf auth login)"):
         return datasets.load_dataset(request.name, request.config, split=request.split, revision=commit, streaming=True)
@@ -310,7 +310,7 @@ def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]
         elif isinstance(error, StopIteration) or reason.startswith("BatchSize must be greater"):
             problem, advice = "has a data file without rows", "remove that file"
         elif isinstance(error, FileNotFoundError) and "://" not in reason:
-            advice = "give the name of a set on the hub, such as allenai/c4, or a folder with data files"
+            advice = "give the name of a data set on the hub, such as allenai/c4, or a folder with data files"
         elif isinstance(error, UnicodeError):
             advice = "the data set is damaged there: stream another revision, or stop before it with --max-documents"
         elif isinstance(error, ConnectionError | TimeoutError):
@@ -338,7 +338,7 @@ def _commit(request: HubRequest) -> str | None:
     if request.name.startswith(("/", ".", "~")) or request.name.count("/") > 1:
         raise DataError(
             f"{request.name} is neither a folder nor a file\n"
-            "  give the name of a set on the hub, such as allenai/c4, or a folder with data files"
+            "  give the name of a data set on the hub, such as allenai/c4, or a folder with data files"
         )
     import huggingface_hub
 

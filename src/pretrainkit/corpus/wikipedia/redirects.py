@@ -23,7 +23,7 @@ _MAX_STEPS = 8
 
 @contextmanager
 def redirect_writer(folder: Path, span: SourceFile) -> Iterator[Callable[[str, str], None]]:
-    """Return a function that stores title and target of a redirect in a file in `folder`.
+    """Yield a function that stores title and target of a redirect in a file in `folder`.
 
     The file appears when the `with` block ends without an exception."""
     with atomic_file(folder / file_name(span)) as file:

@@ -325,7 +325,7 @@ class Templates:
         """Return the text of the template call between the braces; "" for an unknown template."""
         head, *parts = content.split("|")
         name = _normal(head)
-        for _ in range(3):  # such as {{subst:Template:Name}}
+        for _ in range(3):  # a name may have several prefixes, such as {{subst:Template:Name}}
             before, colon, _rest = name.partition(":")
             if not colon:
                 break
