@@ -78,8 +78,8 @@ class Machine:
             for name in {"", "memory"} & set(controllers.split(",")):
                 root, (limit, used, cached) = self.groups / name, _GROUP_FILES[name]
                 folders = [root / path.strip("/"), *(root / path.strip("/")).parents]
-                # A limit also applies to all groups below. In a container, the path of its group may not exist; its limit
-                # is then that of the root.
+                # A limit also applies to all groups below. In a container, the path of its group may not exist; its
+                # limit is then that of the root.
                 for folder in folders[: folders.index(root) + 1]:
                     words, taken = _lines(folder / limit), _lines(folder / used)
                     entries = dict(entry.split() for entry in _lines(folder / "memory.stat"))

@@ -122,7 +122,7 @@ class Steps:
         lengths: Lengths | None,
         features: Mapping[str, Feature],
     ) -> None:
-        """`first`: index in the task of the first of `steps`. A step's random numbers depend on its index in the task."""
+        """`first`: index in the task of the first of `steps`. A step's random numbers depend on its index there."""
         self.task_name, self.steps, self._first = task_name, tuple(steps), first
         self._key = keys.stream_key(seed, "task", task_name)
         offered = {"lengths": lengths, "features": features}
