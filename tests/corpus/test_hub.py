@@ -219,7 +219,7 @@ def test_an_attempt_continues_with_the_commit_that_it_began_with(tmp_path, monke
         ),
         ({"config": "en"}, "no such configuration: BuilderConfig 'en' not found. Available: ['default']"),
         ({"revision": "main"}, "is a folder, which has no revisions\n  leave out --revision"),
-        ({"name": "/no/such/folder"}, "/no/such/folder is neither a folder nor a file\n  give the name of a set"),
+        ({"name": "/no/such/folder"}, "/no/such/folder is neither a folder nor a file\n  give the name of a data set"),
     ],
 )
 def test_wrong_requests_are_one_message_and_leave_nothing(tmp_path, change, message):
