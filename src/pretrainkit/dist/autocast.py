@@ -21,8 +21,8 @@ _residual_is_narrow = False
 
 
 def narrow_residual(is_narrow: bool) -> None:
-    """Set for this process whether `residual` rounds. The setting outlives a forward pass, because blocks may be
-    computed again in the backward pass."""
+    """Enable or disable the rounding of `residual` in this process. The setting outlives a forward pass, because blocks
+    may be computed again in the backward pass."""
     global _residual_is_narrow
     _residual_is_narrow = is_narrow
 
@@ -30,7 +30,7 @@ def narrow_residual(is_narrow: bool) -> None:
 def residual(x: Tensor) -> Tensor:
     """Round `x`, the residual stream of a block, to `activation_dtype` if `narrow_residual` enabled it.
 
-    Sums, and norms, whose statistics stay float32, then move half as many bytes.
+    Additions and norms then read and write half as many bytes. The statistics of norms stay float32.
     """
     return x.to(activation_dtype(x)) if _residual_is_narrow else x
 

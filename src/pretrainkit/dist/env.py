@@ -80,7 +80,7 @@ class World:
     def gather_objects(self, value: T, group: dist.ProcessGroup | None = None) -> list[T]:
         """Return the `value` of every rank, sorted by rank, on every rank. Values are sent as JSON.
 
-        `group` is a process group of all ranks with a backend for the CPU; None: the group of `init_world`.
+        `group` is a process group of all ranks with a back end for the CPU; None: the group of `init_world`.
         """
         if self.world_size == 1:
             return [value]

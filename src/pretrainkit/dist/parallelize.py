@@ -110,8 +110,9 @@ def parallelize(
 def _compile(model: nn.Module, blocks: list[nn.Module]) -> None:
     """Compile in place. Blocks share compiled code only if they are adjacent and have parameters of equal shapes.
 
-    Torch caches graphs by the code of `forward`, which all blocks of a class share. They would use up a common limit,
-    and a size that is 12 in one tower and 7 in the other would become dynamic.
+    Torch caches graphs by the code object of `forward`, which all blocks of a class share. So each kind of block gets a
+    copy of it. Otherwise all kinds would use up one limit of graphs, and a size that is 12 in one tower and 7 in the
+    other would become dynamic.
     """
     kinds: dict[object, Callable[..., Any]] = {}
     names = {module: name for name, module in model.named_modules()}
@@ -231,7 +232,7 @@ class _Recomputed:
 
 
 def _should_compile(config: ParallelConfig, world: World, num_updates: int) -> bool:
-    """True if blocks should be compiled. Also checks for what the compiler needs in the first step."""
+    """True if blocks should be compiled. If something that the compiler needs is missing, warns and returns False."""
     kind = world.device.type
     if config.compile == "off" or (config.compile == "auto" and (kind != "cuda" or num_updates < _LEAST_UPDATES)):
         return False
@@ -275,8 +276,8 @@ def is_dtensor(tensor: Tensor) -> bool:
 
 
 def _is_instance(value: object, module_name: str, class_name: str) -> bool:
-    """Return the result of isinstance without importing the module, which takes half a second. A `value` of the class
-    implies that it is imported.
+    """Return the result of isinstance without importing the module, which takes half a second. If the module is not
+    imported, no value has the class.
 
     The class may be missing while another thread (that of checkpoints) imports the module.
     """

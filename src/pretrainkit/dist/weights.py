@@ -114,8 +114,8 @@ def copy_beginnings(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """Return 32 hexadecimal digits of names, shapes and some values of every tensor. Nearly every update changes
-    them."""
+    """Return a hash (32 hexadecimal digits) of the name, the shape and some values of every tensor. Nearly every update
+    changes it."""
     state = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         flat = tensor.detach().reshape(-1)
@@ -144,7 +144,8 @@ def require_same_architecture(expected: Mapping[str, Any], available: Mapping[st
     architecture `expected`.
 
     Shapes are not sufficient: the same tensors fit any number of heads. Both arguments come from
-    `pretrainkit.config.base.architecture`. Fields that only one side knows come from another version of the code.
+    `pretrainkit.config.base.architecture`. Fields that only one of them has are ignored: they come from another version
+    of the code.
     """
     differing = [name for name in expected if name in available and expected[name] != available[name]]
     _refuse(origin, [f"model.{name}: {available[name]} in the checkpoint, {expected[name]} in the model" for name in differing])
