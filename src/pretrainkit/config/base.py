@@ -79,9 +79,10 @@ class Config(BaseModel):
         return ()
 
     def unsuited(self, preset: Any) -> Iterable[Conflict]:
-        """Return values of `preset`, the base of this config, that do not suit choices that differ from the preset's.
+        """Return a conflict for each value that comes from `preset`, the base of this config, and does not suit a
+        choice in which the two differ.
 
-        They are not errors, and values that a user wrote never change.
+        These conflicts are not errors. The loader changes the values, except those that a user wrote.
         """
         return ()
 

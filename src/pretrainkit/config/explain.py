@@ -129,7 +129,7 @@ def _unknown(
 
 
 def _choice_with(path: str, config_class: type[BaseModel]) -> str | None:
-    """Return the choice, as `path=value`, with which the field at `path` exists."""
+    """Return the setting (`dotted.path=value`) with which a union has the field at `path`; None if there is none."""
     for union, tag, members in unions_of(config_class):
         if path.startswith(f"{union}."):
             part = path.removeprefix(f"{union}.").partition(".")[0]

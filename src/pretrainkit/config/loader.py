@@ -210,7 +210,7 @@ def parse_override(override: str) -> tuple[list[str], Any]:
     """Parse 'a.b=1e-4' to (['a', 'b'], 0.0001). The value is YAML; invalid YAML is used as plain text."""
     path, equals, text = override.partition("=")
     parts = path.strip().split(".")
-    if any("\ud800" <= character <= "\udfff" for character in override):  # how Python reads bytes of arguments
+    if any("\ud800" <= character <= "\udfff" for character in override):  # Python's form of bytes that are not UTF-8
         raise ConfigError(f"cannot read {override!r}: it is not UTF-8\n  type it again, or set a locale with UTF-8")
     if not equals or not all(re.fullmatch(r"\w+", part) for part in parts):
         raise ConfigError(
