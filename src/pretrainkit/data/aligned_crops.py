@@ -96,7 +96,8 @@ def centre_square(height: int, width: int) -> Part:
 
 
 def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generator) -> Part:
-    """Draw a part of random area and aspect ratio; after ten misfits, return the largest centre square."""
+    """Draw a part of random area and aspect ratio. After ten draws that do not fit into the image, return the largest
+    centre square. Either may be mirrored."""
     is_flipped = bool(rng.random() < crop.flip)
     for _ in range(_TRIES):
         area = height * width * rng.uniform(*crop.scale)

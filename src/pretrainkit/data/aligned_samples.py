@@ -47,7 +47,7 @@ BAD_ARRAYS = (
 """Errors of `numpy.load`: it parses headers as literals of Python, and makes arrays of the size that they declare.
 `zipfile` raises NotImplementedError for unknown compression."""
 _FARTHEST = 10.0
-"""Limit in standard deviations; 0.5 % of the depth of corridors (TartanAir) exceeds it."""
+"""Limit in standard deviations. It clips 0.5 % of the depth values of corridors (TartanAir)."""
 
 
 class Samples(ABC):

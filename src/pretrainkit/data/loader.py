@@ -22,8 +22,8 @@ HostBatch = dict[str, np.ndarray]
 Workers = Literal["threads", "processes"]
 
 _BLOCK_EXAMPLES = 16384
-"""Examples of this rank per block of records: enough to hide the cost per call, few enough for the CPU cache and a
-quick restart."""
+"""Examples of this rank per block of records: enough to hide the cost per call, few enough for the CPU cache and for
+resuming quickly."""
 _BLOCK_EPOCHS = 4
 """Maximum number of epochs of a small corpus in one block, because each epoch adds a fixed cost."""
 _KEPT_BLOCKS = 2

@@ -66,9 +66,10 @@ class Order:
             document_sizes: Required by "lanes" only: for each component the number of examples of each of its
                 documents, in stored order.
             debias: For "debias" only; None: its defaults.
-            may_repeat: The loader accepts fewer examples than a batch needs; the batch then contains some several
-            times. is_static: For "shuffle" without weights, "debias" and "set_by_set" only: use the order of ZeroVL,
-            see above.
+            may_repeat: True to accept fewer examples than a batch needs. A batch then contains some of them several
+                times.
+            is_static: True for the order of ZeroVL (see the top of this file). For "shuffle" without weights, "debias"
+                and "set_by_set" only.
 
         Raises:
             ConfigError: Unknown mode, settings that do not fit together, or a component without rows.
@@ -122,8 +123,8 @@ class Order:
             self._turns, self._settings = chosen
         elif is_static:
             self._settings = repr(("static", batch_size))
-        # The number of a draw is its turn of the pattern times the stream's slots, plus its rank among the stream's
-        # slots.
+        # The number of a draw from a stream is: how often the pattern was repeated before, times the slots that the
+        # stream has in the pattern, plus the rank of the draw's slot among them.
         self._pattern = interleave(self._counts)
         self._rank_in_pattern = np.empty(len(self._pattern), np.int64)
         for c, count in enumerate(self._counts):

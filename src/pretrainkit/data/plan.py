@@ -96,8 +96,8 @@ def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, win
 
     Args:
         lengths: (N,) tokens of each example, at least 1.
-        window: Number of examples that are packed together. A larger window needs less padding and
-                mixes more distant examples.
+        window: Number of examples that are packed together. A larger window needs less padding and mixes more distant
+            examples.
     """
     num_tokens: Ints = np.asarray(lengths, np.int64)
     wrong = np.flatnonzero((num_tokens < 1) | (num_tokens > row_length))

@@ -18,7 +18,7 @@ def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
 
     Floyd's algorithm in lock-step over the rows: draw number j of n is from range(size - n + j + 1); if that value is
     already chosen, use size - n + j instead. It needs n draws, not `size`, and no sort. The draws are 32 bits wide, so
-    subsets are equally likely up to size / 2^32.
+    the probabilities are equal up to a relative error of size / 2^32.
 
     Returns:
         (sum of num,), row after row, ascending within each.

@@ -36,7 +36,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _BLOCK_BYTES = 1 << 22
 """Bytes of an indexed remote archive that one request fetches."""
 _NUM_BLOCKS = 4
-"""Blocks of an indexed remote archive in memory: the caption of a sample is read after the next header."""
+"""Number of blocks of a remote archive that are kept in memory while it is indexed. Several are needed, because the
+caption of a sample is read after the next header."""
 _NUM_CONNECTIONS = 16
 """Remote archives that are indexed, or asked for their version, at the same time."""
 _RETRY_SECONDS = (0.5, 2.0, 8.0, 30.0)
@@ -92,7 +93,8 @@ def opened_archive(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None] | None = None) -> Iterator[Member]:
-    """`members` of an open archive. The caller may move the position of `file` between two of them."""
+    """Yield the members of an open archive, as `members` does. The caller may move the position of `file` between two
+    members."""
     try:
         num_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -100,7 +102,7 @@ def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None]
         while (entry := archive.next()) is not None:
             if entry.isreg() and entry.offset_data + entry.size <= num_bytes:
                 yield Member(entry.name, entry.offset_data, entry.size)
-            archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
+            archive.members.clear()  # type: ignore[attr-defined]  # else it keeps every header in memory
         end = archive.offset
         file.seek(end)
         rest = file.read(_LARGEST_PADDING + 1)
@@ -108,7 +110,7 @@ def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None]
         if len(rest) < tarfile.BLOCKSIZE or len(rest) > _LARGEST_PADDING or rest.strip(b"\0"):
             raise tarfile.ReadError(f"it is truncated or damaged at byte {end:,} of {num_bytes:,}")
     except (tarfile.TarError, MemoryError) as error:
-        reason = error if str(error) else tarfile.ReadError("a header declares a name that is longer than the memory")
+        reason = error if str(error) else tarfile.ReadError("a header declares a name that does not fit into memory")
         if on_break is None:
             raise _unreadable(path, reason) from error
         on_break(str(reason))
@@ -227,8 +229,9 @@ class _Descriptor:
 
 
 def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
-    """Return `make()` for an archive on a disk, or the table stored next to it, or in the cache folder of this machine,
-    if its size and modification time are unchanged. The table is memory-mapped unless it could not be stored."""
+    """Return the table of an archive on a disk: the stored one if the archive's size and modification time are
+    unchanged, else `make()`. It is stored next to the archive, or in the cache folder of this machine. The table is
+    memory-mapped unless it could not be stored."""
     path = Path(path)
     status = path.stat()
     ending = f"{_digest(settings, 4)}.index"
