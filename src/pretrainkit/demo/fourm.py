@@ -79,7 +79,7 @@ IMAGINE = (
     *("--to", "det,seg,tok_rgb", "--temperature", 0, "--set", "det.temperature=0.3", "--set", "seg.num_steps=1"),
     *("--set", "tok_rgb.scheme=maskgit", "--set", "tok_rgb.num_steps=16"),
 )
-"""Chain from a caption to a photograph."""
+"""Options of `generate` for a photograph from a caption, by way of boxes and classes."""
 PROMPT = "a red ball left of a blue cone in a grey room"
 
 

@@ -44,8 +44,8 @@ def standard_library_documents() -> Iterator[tuple[str, str]]:
 
 def plain_text_documents(path: Path) -> Iterator[tuple[str, str]]:
     """Divide a text file into documents of about DOCUMENT_CHARACTERS, and yield (name, text) of each. Documents consist
-    of whole paragraphs, each on one line; paragraphs are separated by blank lines. So some documents of a single book
-    can be held out. Raises DataError if the file cannot be read or is not UTF-8."""
+    of whole paragraphs, each on one line; paragraphs are separated by blank lines. In this way, some documents of a
+    single book can be held out. Raises DataError if the file cannot be read or is not UTF-8."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -18,14 +18,14 @@ TASK = "part_of_python"
 MODULE = Path(__file__).with_name("part_of_python.py")
 """The module of the task, which is copied to the demo's folder."""
 INPUT_LENGTH, TARGET_LENGTH = 80, 12
-"""Maximum number of tokens of a paragraph, which is cut to it, and of an answer; no answer is longer."""
+"""Maximum number of tokens of a paragraph (longer ones are cut), and of an answer (none is longer)."""
 NUM_SHOWN, NUM_COMPARED = 4, 16
 """Number of held-out rows whose answers are printed, and of those that are compared with transformers."""
 
 NUM_PARTS = 6
 """Number of parts in the task: those with the most paragraphs, which depend on the version of Python."""
 MIN_CHARACTERS, MAX_CHARACTERS = 60, 300
-"""Length of a paragraph. Shorter ones are too unspecific; longer ones would be cut by the model."""
+"""Minimum and maximum length of a paragraph. Shorter ones are too unspecific; longer ones would be cut."""
 HELD_OUT_SHARE = 0.15
 
 
