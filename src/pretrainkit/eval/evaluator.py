@@ -127,7 +127,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def embed_rows(
     build: BuildRows, forward: Forward, num_rows: int, *, batch_size: int, world: World, num_threads: int = 0
 ) -> Tensor:
-    """Return all embeddings, float32 (N, D) on the device, the same on every rank. A collective.
+    """Return all embeddings, float32 (N, D) on the device, the same on every rank. Every rank must call it.
 
     The arguments are those of `forward_batches`.
     """

@@ -92,8 +92,8 @@ class Inference(ABC):
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """JSON values that change whenever a line could change: from examples, vocabulary and settings, not the
-        weights."""
+        """JSON values that describe everything that decides the lines, except the weights: examples, vocabulary and
+        settings."""
 
     @abstractmethod
     def lines(self, begin: int, end: int) -> list[dict[str, Any]]:

@@ -317,9 +317,10 @@ def are_entity_labels(names: Sequence[str]) -> bool:
 
 
 def entities(labels: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence, in order. Any other label counts as O.
+    """Return the entities of a sentence, in order, from the labels of its words: O, or B-, I-, E- or S- with a kind.
+    Any other label counts as O.
 
-    They are read leniently, as by conlleval and seqeval: an I- after O, or after another kind, also begins an entity.
+    Labels are read leniently, as by conlleval and seqeval: an I- after O, or after another kind, also begins an entity.
 
     Source: Tjong Kim Sang and Buchholz 2000, https://aclanthology.org/W00-0726.
     """
@@ -357,8 +358,8 @@ def entity_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[s
 
 
 def exact_match(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
-    """Return `exact_match`: predictions that equal the target, or one of several, except for white space at the
-    ends."""
+    """Return `exact_match`: the share of predictions that equal the target, or one of several targets, except for white
+    space at the ends."""
     check_pairs(targets, predictions)
     num_equal = 0
     for target, prediction in zip(targets, predictions, strict=True):

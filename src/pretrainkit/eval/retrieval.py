@@ -199,8 +199,8 @@ def captions_of(class_names: Sequence[str], templates: Sequence[str]) -> list[st
 
 
 def class_vectors(text_CPD: Tensor) -> Tensor:
-    """Normalize the captions of each class, average them over the templates, and normalize again. Returns (C, D)
-    float32."""
+    """Normalize the embeddings of the captions of each class, average them over the templates, and normalize again.
+    Returns (C, D) float32."""
     return normalised(normalised(text_CPD.float()).mean(dim=1))
 
 
