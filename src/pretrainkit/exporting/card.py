@@ -99,7 +99,7 @@ def _open_clip_usage(name: str) -> str:
 
 
 def _usage(name: str, use: _Use | None) -> str:
-    # A name of the hub has a user; other names are those of the folder.
+    # A name on the hub begins with a user and a slash. Any other name is that of a folder.
     fetched, folder = (f"hf download {name} --local-dir model\n", "model") if "/" in name else ("", name)
     ours = f"```bash\n{fetched}pretrainkit evaluate {folder} data.valid=FOLDER\n```"
     if use is None:

@@ -62,7 +62,7 @@ def changed_tokenizer(folder: Path, changes: TokenizerChanges, out: Path) -> Pat
         raise _unreadable(folder, [], f"it has no {TOKENIZER_JSON}, which is needed for {changes}")
     model = Tokenizer.from_file(str(folder / TOKENIZER_JSON))
     about = _json(folder / CONFIG_JSON) | _json(folder / _ROLES)
-    about["tokenizer_class"] = "PreTrainedTokenizerFast"  # others build their own normalizer in place of the file's
+    about["tokenizer_class"] = "PreTrainedTokenizerFast"  # other classes replace the file's normalizer
     if changes.cleaning is not None:
         punctuation = (("_", " "), (Regex(f"[{re.escape(string.punctuation)}]"), ""))
         steps: list[Any] = []
