@@ -24,7 +24,7 @@ DEVICE_FAILED = {
 _NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
 UNUSABLE = {*NO_SPACE, *DEVICE_FAILED, *_NOT_ALLOWED_NUMBERS, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE}
-"""Error numbers that the system and not our code causes, also for files that vanish or may not be used."""
+"""Error numbers of problems outside of our code: a full or failing disk, and files that vanish or may not be used."""
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def read_manifest(output: str | Path) -> dict[str, Any]:
 @contextmanager
 def expected_form(path: str | Path, fix: str = "restore it from a copy, or create it again") -> Iterator[None]:
     """Turn errors about the form of the content of `path`, such as a missing key or a value of another type, into a
-    DataError. The block should only take values out of the content, so that it hides no mistake in the code."""
+    DataError. The block should only take values out of the content, so that no mistake in the code is hidden."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
