@@ -32,7 +32,7 @@ def test_names_come_from_folders_or_a_file(flowers, tmp_path):
     path.write_text(json.dumps({"rose": "a rose", "sun_flower": "sunflower", "other": "x"}))
     assert class_names(found, path) == ["a rose", "sunflower"]
     path.write_text(json.dumps({"rose": "a rose"}))
-    with pytest.raises(DataError, match=r"no name for sun_flower.*\n  add all"):
+    with pytest.raises(DataError, match=r"no name for sun_flower.*\n  add them"):
         class_names(found, path)
     path.write_text("[]")
     with pytest.raises(DataError, match="does not contain class names"):

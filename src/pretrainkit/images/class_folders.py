@@ -70,5 +70,5 @@ def class_names(classes: Sequence[str], names_file: Path | None) -> list[str]:
     if not isinstance(names_by_class, dict) or not all(isinstance(name, str) for name in names_by_class.values()):
         raise DataError(f'{names_file} does not contain class names\n  write {{"class": "name", ...}}')
     if missing := [name for name in classes if name not in names_by_class]:
-        raise DataError(f"{names_file} has no name for {', '.join(missing[:5])} ({len(missing)} missing)\n  add all")
+        raise DataError(f"{names_file} has no name for {', '.join(missing[:5])} ({len(missing)} missing)\n  add them")
     return [names_by_class[name] for name in classes]
