@@ -77,7 +77,8 @@ def require_name(name: str) -> None:
     """Raise InputError if SkyPilot would reject the name of machines or of a job."""
     if re.fullmatch(r"[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?", name) is None:
         raise InputError(
-            f"{name!r} cannot be the name of machines: a name consists of a letter, then letters, digits and - _ .\n"
+            f"{name!r} cannot be the name of machines: it must consist of letters, digits and - _ ., "
+            "begin with a letter, and end with a letter or a digit\n"
             "  choose another name; a run in a cloud has the name of its folder: --out FOLDER"
         )
 
