@@ -146,7 +146,7 @@ def cancel(
             launch = folder.last()
             folder.cancel()
             if launch.kind == "local":
-                if not launch.elastic:  # the launchers of elastic machines look for the mark
+                if not launch.elastic:  # the launchers of elastic machines look for the file `cancelled`
                     os.kill(int(launch.job_ids[0]), signal.SIGTERM)
             elif launch.kind == "slurm":
                 for job_id in launch.job_ids:

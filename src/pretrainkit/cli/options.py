@@ -220,7 +220,7 @@ class LaunchOptions:
 
     @property
     def elastic_sizes(self) -> list[int]:
-        """Numbers of ranks between MIN and MAX machines. Raises ConfigError if --elastic has another form."""
+        """Numbers of ranks of MIN to MAX machines, ascending. Raises ConfigError if --elastic has another form."""
         sizes = re.fullmatch(r"(\d+):(\d+)", self.elastic or "1:1")
         fewest, most = map(int, sizes.groups()) if sizes else (0, 0)
         if not 1 <= fewest <= most:
