@@ -67,7 +67,7 @@ def read_tables(paths: list[Path]) -> dict[str, SavedArray]:
 
 
 def _elements(tensor: Any, dtype: str) -> NDArray[Any]:
-    """Return the flat elements of a message Tensor. There may be fewer than the shape has: the last one is repeated."""
+    """Return the flat elements of a message Tensor. A single element may mean that all elements have its value."""
     if tensor.tensor_content:
         return array_of(tensor.tensor_content, dtype, (-1,))
     # Only one of the lists of numbers is filled, depending on the type.
