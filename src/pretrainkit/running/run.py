@@ -103,7 +103,8 @@ def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming:
 
 
 def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
-    """Return the trainer of this rank, with restored state if the run is resumed, and record the run. A collective.
+    """Return the trainer of this rank, with restored state if the run is resumed, and record the run. All ranks must
+    call it.
 
     Raises InputError, such as if the disk is too small for a checkpoint or changes would have no effect, and
     CheckpointError if there is no checkpoint to resume from.

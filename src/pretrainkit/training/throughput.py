@@ -166,8 +166,8 @@ class Throughput:
         return {name: value for name, value in known.items() if value >= 0}
 
     def notes(self) -> dict[str, float]:
-        """Return the notes of all ranks since the start of the run. A collective; every rank must have the same
-        names."""
+        """Return the notes of all ranks since the start of the run. All ranks must call it, with the same names of
+        notes."""
         if not self._notes:
             return dict(self._notes_before)
         names = sorted(self._notes)

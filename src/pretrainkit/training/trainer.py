@@ -268,10 +268,10 @@ class Trainer:
         path = None
         if self.world.is_main:
             path = self._write_records("skipped", step + 1, losses)
-        self._event("skipped", f"non-finite gradient by step {step + 1}; losses {losses}; records in {path}")
+        self._event("skipped", f"non-finite gradient at step {step + 1} or before; losses {losses}; records in {path}")
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
-                f"the gradient was not finite by step {step + 1} (losses {losses})\n"
+                f"the gradient was not finite at step {step + 1} or before (losses {losses})\n"
                 f"  number of skipped updates: {self.num_skipped}, "
                 f"allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
                 f"  the records of that batch are in {path}\n"

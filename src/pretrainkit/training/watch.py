@@ -43,7 +43,7 @@ class Evaluation:
     """Evaluation that is repeated during training."""
 
     run: Callable[[nn.Module, str], dict[str, float]]
-    """Return metrics of a model by name. A collective with the same result on all ranks. The text identifies this
+    """Return metrics of a model by name. All ranks must call it; they get the same result. The text identifies this
     evaluation among those of the run: the step, and "-ema" for averaged weights."""
     every_steps: int | None
     """Number of updates between calls; the last update is always followed by one. None: only after the last."""

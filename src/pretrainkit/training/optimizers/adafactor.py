@@ -140,7 +140,7 @@ class Adafactor(GroupOptimizer):
         torch._foreach_mul_(batches.buffers, batches.buffers)
         matrices, plain, second = self._divided(batches)
         means = _summed([(stack.param, stack.means()) for stack in matrices])
-        # T5X adds epsilon1 before it takes means. The result is the same, but takes one more pass over all elements.
+        # T5X adds epsilon1 before it takes means. That gives the same result with one more pass over all elements.
         torch._foreach_add_([*plain, *chain.from_iterable(means)], self.config.epsilon1)
         old = [*second, *chain.from_iterable((*stack.by_row, *stack.by_column) for stack in matrices)]
         new = [*plain, *chain.from_iterable((*rows_NR, *columns_NC) for rows_NR, columns_NC in means)]
