@@ -35,7 +35,7 @@ _SHARED = (
 _TYPES = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}
 _IGNORED = {"text_renderer_type", "fonts_list"}
 _NUMBER = re.compile(r"^(\d{3}-)+")
-"""Number prefix that `save_renderer` gave to a font before."""
+"""Number prefix of a font's name, which `save_renderer` adds to fallback fonts. It is removed before another save."""
 _HUB_NAME = re.compile(r"(datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _FILES = (CONFIG_NAME, EXTRAS_NAME, f"{FALLBACKS_NAME}/*", *(f"*{suffix}" for suffix in SUFFIXES))
 

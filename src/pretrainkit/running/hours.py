@@ -157,7 +157,7 @@ class _Clock(Watcher):
 def _measure(config: RunConfig, hours: float, out: Path, watcher: Watcher, device: str | None) -> _Clock:
     """Train for a short time in a temporary folder beside `out`."""
     seconds = min(TRIAL_SECONDS, 3600 * hours * _TRIAL_SHARE)
-    watcher.event(0, "trial", f"measuring the speed of a step on this machine, {seconds:.0f} s and an evaluation")
+    watcher.event(0, "trial", f"measuring the speed of a step on this machine: {seconds:.0f} s, and an evaluation")
     has_limit = config.data.num_epochs is not None
     trial = config.changed(
         num_steps=None if has_limit else _MAX_STEPS,

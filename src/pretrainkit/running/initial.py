@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 
 
 def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_size: int) -> Loader:
-    """Return the loader of one rank. Raises DataError if the data cannot fill the run."""
+    """Return the loader of one rank. Raises DataError if a batch needs more examples than there are, and ConfigError if
+    the run has more steps than data.num_epochs allows."""
     from pretrainkit.data.loader import Loader
 
     data = config.data

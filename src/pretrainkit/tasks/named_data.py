@@ -68,7 +68,8 @@ class NamedData(OpenSource):
             name: `benchmark/set`, or `benchmark` if it is a single set.
             splits: The set's splits.
             folders: Possible names of the set's folder within the benchmark's; empty: the benchmark's folder itself.
-            layout: Files by split; the first existing ones are used, then those at the top of the file.
+            layout: Files by split; the first existing ones are used. If none exist, files with the name of the split
+                are used; see the module docstring.
             hub: Data set of the hub, without a folder; None: a folder is required.
         """
         self.name, self.splits, self.folders = name, tuple(splits), tuple(folders)

@@ -141,8 +141,8 @@ class SentencePieceTokenizer(Tokenizer):
         ids = [int(index) for index in ids]
         if unknown := [index for index in ids if not 0 <= index < self.vocab_size]:
             raise DataError(
-                f"id {unknown[0]} is not one of the {self.vocab_size} of {self.folder}: the tokens are damaged, or of "
-                "another tokenizer\n  find damaged shards of a config: pretrainkit data check CONFIG --deep"
+                f"id {unknown[0]} is not among the {self.vocab_size} ids of {self.folder}: the tokens are damaged, or "
+                "of another tokenizer\n  find damaged shards of a config: pretrainkit data check CONFIG --deep"
             )
         return self._model.decode([index for index in ids if not self.is_special[index]])
 
