@@ -203,7 +203,7 @@ class ImportedModel:
     trained_length: int | None = None
     """Maximum number of tokens of an example in training; None if unknown."""
     changes: TokenizerChanges | None = None
-    """What the other system does in a different way than the files of its tokenizer specify; None: nothing."""
+    """Changes to the tokenizer in the file, so that it does the same as the other system; None: it does so already."""
 
 
 class ReadsFiles(Capability[Run]):
