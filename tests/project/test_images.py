@@ -175,6 +175,23 @@ def test_captions_are_read_from_json_lines_and_beside_the_images(tmp_path):
     assert [(one.count, one.examples) for one in found.left_out] == [(1, ("003.png",))]
 
 
+def test_rows_after_an_incomplete_one_are_read_and_incomplete_ones_are_counted(tmp_path):
+    photos = put_photos(tmp_path / "photos", 3)
+    rows = [
+        {"image": "000.png", "caption": "one"},
+        {"image": "001.png", "caption": None},
+        {"image": None, "caption": "lost"},
+        {"image": "002.png", "caption": "three"},
+    ]
+    (photos / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = find_loose_pairs(str(photos))
+    assert found.captions == {"000.png": ["one"], "002.png": ["three"]}
+    assert [(one.what, one.count, one.examples) for one in found.left_out] == [
+        ("images without a caption", 1, ("001.png",)),
+        ("captions of images that do not exist", 1, ("a row of rows.jsonl without an image",)),
+    ]
+
+
 def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):
     photos = put_photos(tmp_path / "photos", 30)
     with pytest.raises(DataError, match="has 30 images but no captions") as caught:

@@ -61,7 +61,7 @@ def find_loose_pairs(folder: str) -> LoosePairs:
             beside = os.path.normpath(os.path.join(os.path.dirname(table), name))
             image = beside if beside in known else by_name.get(Path(name).name)
             if image is None:
-                num_unknown, unknown = num_unknown + 1, unknown or name
+                num_unknown, unknown = num_unknown + 1, unknown or name or f"a row of {table} without an image"
             elif caption:
                 captions.setdefault(image, []).append(caption)
     for image in images:
@@ -84,7 +84,8 @@ def find_loose_pairs(folder: str) -> LoosePairs:
 
 
 def _rows(path: str) -> Iterable[tuple[str, str]]:
-    """Yield image and caption of each row of a table; nothing if the file is not a table with these columns."""
+    """Yield image ("" if it is missing) and caption of each row with a caption; nothing if the file is not a table with
+    these columns."""
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         if path.lower().endswith(".jsonl"):
             rows: Iterable[dict[str, Any]] = (row for row in map(_object, file) if row is not None)
@@ -92,10 +93,10 @@ def _rows(path: str) -> Iterable[tuple[str, str]]:
             rows = csv.DictReader(file, delimiter="\t" if path.lower().endswith(".tsv") else ",")
         for row in rows:
             image, caption = _first(row, IMAGE_COLUMNS), _first(row, CAPTION_COLUMNS)
-            if image is None or caption is None:
-                return
+            if caption is None or (image is None and not any(name in row for name in IMAGE_COLUMNS)):
+                continue
             for text in caption if isinstance(caption, list) else [caption]:
-                yield str(image).strip(), str(text).strip()
+                yield str(image or "").strip(), str(text).strip()
 
 
 def _object(line: str) -> dict[str, Any] | None:
