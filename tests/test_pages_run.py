@@ -518,7 +518,7 @@ WALKS = [
         smaller={
             "num=900": "num=12",
             "head -n 60": "head -n 8",
-            " num_steps=900 evaluate.every_steps=100 evaluate.num_examples=64": "",
+            " num_steps=1500 evaluate.every_steps=100 evaluate.num_examples=64": "",
             " data.num_epochs=40": "",
         },
         behind={
