@@ -1,7 +1,7 @@
 """Build the optimizer: parameter groups, weight decay, the algorithms, gradient clipping.
 
 AdamW is u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p and p -= lr * u. torch applies the decay first; the two
-differ in rounding only. The compatible modes repeat Sabertooth, https://github.com/nikitakit/sabertooth.
+differ in rounding only. The compatible modes reproduce Sabertooth, https://github.com/nikitakit/sabertooth.
 """
 
 import re
