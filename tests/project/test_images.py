@@ -186,7 +186,7 @@ def test_rows_after_an_incomplete_one_are_read_and_incomplete_ones_are_counted(t
     (photos / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = find_loose_pairs(str(photos))
     assert found.captions == {"000.png": ["one"], "002.png": ["three"]}
-    assert [(one.what, one.count, one.examples) for one in found.left_out] == [
+    assert [(one.kind, one.count, one.examples) for one in found.left_out] == [
         ("images without a caption", 1, ("001.png",)),
         ("captions of images that do not exist", 1, ("a row of rows.jsonl without an image",)),
     ]
