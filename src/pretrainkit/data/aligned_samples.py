@@ -264,8 +264,8 @@ def read_map(content: bytes, name: str) -> NDArray[Any]:
 
 
 def map_size(content: bytes, name: str) -> tuple[int, int]:
-    """Return (height, width) of the map; of an image only the header is read. Raises DataError if the file is damaged
-    or an array of another shape."""
+    """Return (height, width) of the map; of an image only the header is read. Raises DataError if the file is
+    damaged, or is an array of another shape."""
     if content[: len(_NUMPY)] == _NUMPY:
         height, width = read_map(content, name).shape
         return height, width

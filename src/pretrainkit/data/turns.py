@@ -111,7 +111,7 @@ class Turns(ABC):
 def _draws(shares: tuple[float, ...], seed: int, num: int) -> tuple[Ints, Ints]:
     """Return the components of the first `num` steps and the number of earlier draws of each, both (num,).
 
-    Equal to `num` single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)`.
+    They equal `num` single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)`.
     """
     return _numbered(np.random.default_rng(seed).choice(len(shares), size=num, p=shares), len(shares))
 
