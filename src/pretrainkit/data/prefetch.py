@@ -31,8 +31,8 @@ def in_threads(
 def in_processes(
     function: Callable[[int], T], numbers: range, num_processes: int, num_ahead: int
 ) -> Generator[T, None, None]:
-    """Do the same as `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
-    the usual `if __name__ == "__main__":`. Raises RunError if a process dies."""
+    """Do the same as `in_threads`, with processes. The function and its results must be picklable; a script that uses
+    this needs the usual `if __name__ == "__main__":`. Raises RunError if a process dies."""
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     return _prefetch(lambda: _Process(context, function), numbers, num_processes, num_ahead)
 
