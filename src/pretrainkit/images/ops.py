@@ -65,7 +65,7 @@ class RandomFlip(Config):
 
 
 class RandomResizeCrop(Config):
-    """Crop a random part of the image and resize it to size x size, bilinear."""
+    """Crop a random part of the image and resize it to size x size bilinearly."""
 
     op: Annotated[Literal["random_resize_crop"], _NAME] = "random_resize_crop"
     size: Side = 224

@@ -128,7 +128,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Compose:
-    """A sequence of transforms. Picklable."""
+    """A sequence of transforms. It can be pickled."""
 
     ops: tuple[ImageTransform, ...]
     """All transforms except random erasing."""

@@ -46,8 +46,8 @@ def _number() -> int:
 
 
 class Progress:
-    """Shows the launcher of this rank, if there is one, that the rank makes progress, by the modification time of a
-    file."""
+    """Shows the launcher of this rank, if there is one, that the rank makes progress. The sign is the modification time
+    of a file."""
 
     def __init__(self) -> None:
         folder = os.environ.get(LOG_FOLDER)
@@ -152,7 +152,8 @@ def main() -> None:
 
 
 def _finished(logs: Path) -> Path:
-    """Return a file that exists once the ranks of this round have finished. Each round has another port."""
+    """Return a file that exists once the ranks of this round have finished. Its name has the port, which is different
+    in each round."""
     return logs / f"finished-{os.environ['MASTER_PORT']}"
 
 
