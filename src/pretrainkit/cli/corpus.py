@@ -83,8 +83,8 @@ def wikipedia(
     compat: Annotated[
         Compat,
         Option(
-            help="wikiextractor: write the same text as WikiExtractor 2.75, with its losses. Titles, lists and tables "
-            "are written as by its options --sections, --lists and --keep_tables."
+            help="wikiextractor: write the same text as WikiExtractor 2.75, without what it loses. Titles, lists and "
+            "tables are written as by its options --sections, --lists and --keep_tables."
         ),
     ] = "none",
     json_output: Json = False,

@@ -275,7 +275,7 @@ def _open(
             continue
         if all(
             pairs.fingerprint != other.fingerprint for other in opened.values()
-        ):  # same pairs: the set has no splits
+        ):  # equal pairs: the set has no splits, and is listed once
             opened[part] = pairs
     if not opened:
         raise failures[0]

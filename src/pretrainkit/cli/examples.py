@@ -64,4 +64,4 @@ EXAMPLES = {
     "runs": "pretrainkit runs runs --where state=finished --sort masked_lm_loss",
     "report": "pretrainkit report runs/mini runs/large --out comparison.html",
 }
-"""Verb, with its subcommand if it has any, to an example."""
+"""Maps each verb, with its subcommand if it has any, to an example."""

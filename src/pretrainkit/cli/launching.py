@@ -106,7 +106,8 @@ def start_frozen(
 
 
 def _usable_sizes(resolved: Any, options: LaunchOptions) -> list[int]:
-    """Return the numbers of elastic ranks that batches can be split over. Raises ConfigError if the fewest cannot."""
+    """Return the numbers of elastic ranks that batches can be split over. Raises ConfigError if they cannot be
+    split over the fewest."""
     fewest, *more = options.elastic_sizes
     api.check_config(resolved.config, fewest, resolved.origins)
     usable = [fewest]

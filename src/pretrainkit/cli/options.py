@@ -252,7 +252,7 @@ class LaunchOptions:
         if self.elastic and (self.launch != "local" or not self.meet):
             problems.append(
                 f"--elastic {self.elastic} needs --launch local and --meet HOST:PORT on every machine\n"
-                "  add --launch local --meet localhost:29500 with the name of one of them"
+                "  add --launch local --meet localhost:29500, with the name of one of the machines instead of localhost"
             )
         for name, given in (("slurm", self.slurm), ("cloud", self.cloud)):
             if given and self.launch != name:

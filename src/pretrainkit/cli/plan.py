@@ -57,8 +57,8 @@ def plan(
     dry_run: Annotated[
         bool,
         Option(
-            help="Also shard the model over all ranks on this machine, without their devices, to count the values of "
-            "each; with --fit, only as chosen."
+            help="Also shard the model on this machine, without the devices, to count the values that each rank keeps. "
+            "With --fit, do this only for the chosen strategy."
         ),
     ] = True,
     as_json: Json = False,

@@ -10,9 +10,14 @@ from pretrainkit.cli.launch import resume as resume_launched
 from pretrainkit.cli.launching import start
 from pretrainkit.cli.options import Device, JsonLines, LaunchOptions
 from pretrainkit.cli.progress import make_watcher
-from pretrainkit.cli.settings_options import with_settings
+from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.folder import RunFolder
+
+_LAUNCH = (
+    "none: in this process. local: processes of this machine. slurm: a SLURM job. same: the launcher of the last "
+    "launch, with its ranks and settings."
+)
 
 
 @with_settings
@@ -25,7 +30,9 @@ def resume(
     *,
     device: Device = None,
     options: Annotated[
-        LaunchOptions, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "hang_minutes", "slurm"
+        LaunchOptions,
+        changed("launch", help=_LAUNCH),
+        *("nodes", "nproc", "gpus_per_node", "max_restarts", "hang_minutes", "slurm"),
     ],
     json: JsonLines = False,
 ) -> None:

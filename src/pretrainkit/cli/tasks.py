@@ -93,7 +93,7 @@ def show(
     data: Data = None,
     tokenizer: Tokenizer = None,
     sentinels: Annotated[
-        int | None, Option(min=1, help="Number of sentinel ids after the vocabulary, as data.denoising.num_sentinels.")
+        int | None, Option(min=1, help="Number of sentinel ids after the vocabulary: data.denoising.num_sentinels.")
     ] = None,
     leave_out: LeaveOut = None,
     module: Module = None,
