@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults campaign-mutate compare-losses fuzz audit lint format bench gallery docs clean
+.PHONY: setup demo test test-slow test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults campaign-mutate compare-losses fuzz audit lint format bench gallery docs clean
 
 setup: $(VENV)/.done
 
@@ -30,14 +30,18 @@ demo: setup
 	$(BIN)/pretrainkit demo
 
 # Bytecode is written; otherwise each process that the tests start would compile the package again.
-test test-fast test-pretended-cuda: export PYTHONDONTWRITEBYTECODE :=
+test test-slow test-fast test-pretended-cuda: export PYTHONDONTWRITEBYTECODE :=
 # glibc keeps the memory that a process frees: without this, tests take 2 % longer to request it from the system again.
-test test-fast test-pretended-cuda: export MALLOC_TRIM_THRESHOLD_ := 2000000000
-test test-fast test-pretended-cuda: export MALLOC_MMAP_THRESHOLD_ := 1000000000
+test test-slow test-fast test-pretended-cuda: export MALLOC_TRIM_THRESHOLD_ := 2000000000
+test test-slow test-fast test-pretended-cuda: export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
 # Files run in the order of their names. The default order is by number of tests: files with few long tests would run last.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
+
+# All other tests. CI runs both.
+test-slow: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 test-fast: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' $(FAST)

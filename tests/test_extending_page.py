@@ -22,6 +22,8 @@ from support import SUPPORT, made_up_device
 from support.command_line import refused, succeed
 from support.page_runner import blocks_of, within
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 
 

@@ -19,7 +19,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("campaigns")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_20_kills_change_no_result(work: Path) -> None:
     words = ["--kills", "20", "--seed", "7", "--minutes", "5", "--work", str(work)]
@@ -32,7 +31,6 @@ def test_20_kills_change_no_result(work: Path) -> None:
     assert {name for name, row in rows.items() if row["kills"]} == set(STAGES)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux") or which("cc") is None, reason="needs Linux and a C compiler")
 def test_faults_of_disks_and_checkpoints_lose_nothing(work: Path) -> None:
     words = ["--faults", "--kills", "4", "--seed", "4", "--minutes", "5", "--work", str(work)]

@@ -3,8 +3,11 @@ What Inductor makes of that is in `codegen/test_inductor_ranks.py`."""
 
 from pathlib import Path
 
+import pytest
 from support import compiled_ranks
 from support.two_processes import run_two
+
+pytestmark = pytest.mark.slow
 
 
 def test_compiled_blocks_train_as_others_do_on_two_ranks(tmp_path: Path) -> None:

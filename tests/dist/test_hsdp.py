@@ -11,6 +11,8 @@ from pretrainkit.dist.env import World
 from pretrainkit.training.checkpoints.checkpoint import load
 from support.two_processes import run_ranks
 
+pytestmark = pytest.mark.slow
+
 CHECKS = [name for name in vars(hsdp_checks) if name.startswith("check_")]
 
 

@@ -17,6 +17,8 @@ from support.command_line import refused, succeed
 from support.hub_server import ServedHub, served_hub
 from support.remedies import followed
 
+pytestmark = pytest.mark.slow
+
 datasets = pytest.importorskip("datasets")
 pytest.importorskip("huggingface_hub")
 

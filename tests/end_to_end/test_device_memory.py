@@ -15,6 +15,8 @@ from pretrainkit.training.trainer import Trainer
 from support.command_line import NO_DROPOUT, losses, refused, succeed
 from support.remedies import followed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def words(settings: list[str]) -> list[str]:

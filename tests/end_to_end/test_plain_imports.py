@@ -12,6 +12,8 @@ import pytest
 from pretrainkit.running.doctor import finding_of
 from pretrainkit.running.exercises import exercise
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(sys.modules["pretrainkit"].__path__[0]).parent
 PLAIN = """
 import torch, transformers

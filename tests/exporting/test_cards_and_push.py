@@ -17,6 +17,8 @@ from support.hub_server import served_hub
 from support.page_data import copy, part, put
 from support.remedies import followed
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("transformers")
 
 

@@ -17,7 +17,7 @@ from targets import TARGETS
 
 import fuzz
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
 SLOW = {
     *("huggingface", "runs", "checkpoint-meta", "sentencepiece", "foreign-tokenizers", "t5x", "t5x-import"),

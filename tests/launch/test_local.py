@@ -17,6 +17,8 @@ from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.local import launch_local, worst
 from pretrainkit.launch.rank import Stalls, rank_file
 
+pytestmark = pytest.mark.slow
+
 RANK_MODULE = """
 import os, signal, sys, time
 rank, mode, folder = os.environ["RANK"], sys.argv[1], sys.argv[2]

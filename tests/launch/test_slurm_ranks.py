@@ -9,6 +9,8 @@ import pytest
 from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.slurm_rank import RankJob
 
+pytestmark = pytest.mark.slow
+
 submitit = pytest.importorskip("submitit")
 
 RANK_MODULE = """

@@ -5,7 +5,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from support import SUPPORT
+
+pytestmark = pytest.mark.slow
 
 MOST = 0.1
 """Relative difference of a gradient. Rounding alone makes 0.06 in clip's tiny towers."""

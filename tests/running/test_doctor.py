@@ -17,6 +17,8 @@ from pretrainkit.cli.main import app
 from pretrainkit.running.doctor import EXTRAS, NEEDED, finding_of, installed_version
 from pretrainkit.running.exercises import MODULES, Outcome, exercise
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HELPERS = """
 import json
@@ -79,7 +81,6 @@ def python(checkout: Path, *words: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
 def test_a_missing_helper_is_named_with_the_reason_and_the_command_builds_it(checkout: Path) -> None:
     state, text, fix = json.loads(python(checkout, "-c", HELPERS, CC="/nowhere/cc"))

@@ -24,6 +24,8 @@ from pretrainkit.tokenizers.special import SpecialIds
 from support.command_line import pretrainkit, refused, succeed
 from support.remedies import followed
 
+pytestmark = pytest.mark.slow
+
 SOURCE = ("bert/tiny", "model.num_layers=6", "data.max_seq_length=512", "model.max_positions=512")
 """Many activations for its weights."""
 CHECKPOINTED = "parallel.activation_checkpointing=true"

@@ -13,6 +13,8 @@ from support import remedies
 from support.page_data import BERT, copy
 from support.page_runner import run_here, within
 
+pytestmark = pytest.mark.slow
+
 HOURS = 0.0006
 WORDS = f"bert/tiny data.train=tokens/train data.valid=tokens/valid {BERT} log.every_steps=1".split()
 

@@ -18,6 +18,8 @@ from pretrainkit.running.plan import host_batch_of, with_batch_size
 from pretrainkit.training.fake_step import StepMemory, faked, step_memory
 from pretrainkit.training.precision import Precision
 
+pytestmark = pytest.mark.slow
+
 RECIPES = ("bert", "clip", "fourm", "glue", "image_tokenizer", "pixel", "t5")
 FOREIGN = [
     "model.image={kind: timm, name: vit_tiny_patch16_224, pretrained: false}",
@@ -121,7 +123,6 @@ BETWEEN = re.compile(r"t5/.*-(base|large|3b|xl)|fourm/x?l-7|fourm/l-21|clip/zero
 """Presets between the smallest and the largest of a family, or which differ in their data alone."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", [source for source in PRESETS if not BETWEEN.fullmatch(source)])
 def test_every_preset_is_planned_without_data(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The models that are built are counted, because building takes long."""

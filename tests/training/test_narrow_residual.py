@@ -16,6 +16,8 @@ from pretrainkit.training.trainer import to_device
 from support import bert_batches, pixel_batches
 from support.small_work import Work, arrays, bert, pixel
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 LINE = 10
 """Steps of a line of the log, whose mean loss is compared."""

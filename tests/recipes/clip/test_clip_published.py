@@ -33,6 +33,8 @@ from support.pair_sets import make_tokenizer as make_pair_tokenizer
 from support.pair_sets import rows, write_csv_set
 from support.remedies import followed
 
+pytestmark = pytest.mark.slow
+
 END = VOCAB - 1
 OPENAI_LIKE = {"embed_dim": 20, "quick_gelu": True, "vision_cfg": {}, "text_cfg": {}}
 SIGLIP_TEXT = {"no_causal_mask": True, "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}}
@@ -606,7 +608,6 @@ TRAINED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_model_of_open_clip_is_trained_and_used_there_again(name, pairs, tmp_path):
     open_clip = pytest.importorskip("open_clip")
@@ -651,7 +652,6 @@ def test_a_short_run_from_an_imported_model_needs_its_data_and_its_tokenizer_alo
     assert tokenizer_folder(config.changed(data={"tokenizer": setting.partition("=")[2]})).is_dir()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("settings", [("objective.loss=siglip",), ("objective.loss=infonce",)])
 def test_a_siglip_is_trained_and_used_in_transformers_again(timm, transformers, settings, pairs, tmp_path):
     sets, tokenizer = pairs
@@ -688,7 +688,6 @@ def test_reading_the_last_slot_needs_rows_of_one_length(timm, transformers, toke
     assert not [one for one in api.load_config(path, [setting]).problems() if "attends to padding" in one]
 
 
-@pytest.mark.slow
 def test_a_model_on_the_hub_is_imported_by_name_also_without_network_later(tokenizer, tmp_path):
     folder = tmp_path / "theirs"
     folder.mkdir()

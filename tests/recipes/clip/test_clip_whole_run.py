@@ -21,6 +21,8 @@ from pretrainkit.training.watch import Watcher
 from support.remedies import followed
 from support.whole_runs import assert_exports_are_the_run
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [
     "model.image.image_size=16",
     "model.image.hidden_size=24",

@@ -15,6 +15,8 @@ from support.clip_models import random_model, run_config, text
 from support.hub_server import served_hub
 from support.pair_sets import caption, make_tokenizer, png
 
+pytestmark = pytest.mark.slow
+
 datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
 pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'pretrainkit[vision]'")
 

@@ -16,6 +16,8 @@ from support.whole_runs import (
     weights,
 )
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 SETTINGS = (
     "model.hidden_size=16",

@@ -18,6 +18,8 @@ from pretrainkit.training.optimizers.config import OptimizerConfig
 from support.glue_toys import QUICK, write_encoder, write_tokenizer
 from support.whole_runs import assert_exports_are_the_run
 
+pytestmark = pytest.mark.slow
+
 
 def finetuned(encoder, glue, out, *more):
     folders = json.dumps({"glue": str(glue)})

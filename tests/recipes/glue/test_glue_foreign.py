@@ -10,6 +10,8 @@ from pretrainkit.errors import CheckpointError, InputError
 from support.glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
 from support.whole_runs import assert_exports_are_the_run
 
+pytestmark = pytest.mark.slow
+
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 FAMILIES = {
     "roberta": {**SHAPE, "max_position_embeddings": 66, "type_vocab_size": 1},

@@ -15,6 +15,8 @@ from support import SUPPORT
 from support.probed_bert import NO_DROPOUT, PROBES, pretrain, write_shards
 from support.two_processes import run_two
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory) -> Path:

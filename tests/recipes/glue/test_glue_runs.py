@@ -17,6 +17,8 @@ from pretrainkit.errors import InputError
 from pretrainkit.recipes.glue.answers import records_of
 from support.glue_toys import QUICK
 
+pytestmark = pytest.mark.slow
+
 
 def finetune(task, encoder, glue, out, *more):
     folders = json.dumps({"glue": str(glue)})

@@ -17,6 +17,8 @@ from support.glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write
 from support.remedies import followed
 from support.whole_runs import assert_exports_are_the_run
 
+pytestmark = pytest.mark.slow
+
 
 def write_tags(path):
     rng = random.Random(0)

@@ -26,6 +26,8 @@ from support.whole_runs import (
     weights,
 )
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 SETTINGS = (
     "model.image_size=16",

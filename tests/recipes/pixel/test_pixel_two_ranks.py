@@ -15,6 +15,8 @@ from pretrainkit.training.checkpoints.checkpoint import read_weights
 from support import SUPPORT
 from support.two_processes import run_two
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
 STEPS = 4

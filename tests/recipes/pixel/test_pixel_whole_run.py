@@ -19,6 +19,8 @@ from support.page_runner import run_here
 from support.remedies import followed
 from support.whole_runs import assert_exports_are_the_run, assert_resumes_exactly, weights
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
 STEPS = 6
@@ -152,7 +154,6 @@ def test_an_export_is_read_again_with_the_same_weights(run: Path, tmp_path: Path
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.slow
 def test_the_quick_start_ends_in_an_export_that_transformers_loads(
     latin_font: str,
     tmp_path: Path,

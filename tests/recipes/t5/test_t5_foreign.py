@@ -16,6 +16,8 @@ from pretrainkit.recipes.t5.original import names, read_foreign, to_original
 from support.t5_batches import model_config, random_model, row_batch
 from support.t5_foreign_files import bfloat16_bits, logits, mesh_names, write_bundle, write_t5x
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = ["1.0", "1.1", "umt5"]
 
 

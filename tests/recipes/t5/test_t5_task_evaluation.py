@@ -15,6 +15,8 @@ from pretrainkit.recipes.t5.task_source import TaskBatches
 from pretrainkit.tasks.task import REGISTRY
 from pretrainkit.training.precision import resolve_precision
 
+pytestmark = pytest.mark.slow
+
 TASKS = """
 from functools import partial
 from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, tokenize
