@@ -62,7 +62,10 @@ def _summary(project: "Project") -> list[str]:
     rows += [
         ("left out", f"{item['what']}: {item['count']:,}, such as {item['examples'][0]}") for item in record["left_out"]
     ]
-    rows += [(item["name"], shown(item["value"])) for item in record["decisions"]]
+    rows += [
+        (item["name"], item["reason"].partition(":")[0] if item["value"] is None else shown(item["value"]))
+        for item in record["decisions"]
+    ]
     width = max(len(name) for name, _ in rows) + 2
     lines += [f"  {name:<{width}}{value}" for name, value in rows]
     state = "written" if project.is_new else "unchanged"
