@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +34,13 @@ def settings(tmp_path, monkeypatch) -> list[str]:
     text = PAGE.read_text(encoding="utf-8")
     for name, content in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(content, encoding="utf-8")
-    entry_points = re.search(
-        r"^```toml\n\[project\.entry-points\.\"(.+)\"\]\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
-    )
+    (package,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ((group, points),) = tomllib.loads(package)["project"]["entry-points"].items()
     installed = tmp_path / "bigram-1.0.dist-info"  # what pip writes
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: bigram\nVersion: 1.0\n")
-    group, points = entry_points[1], entry_points[2].replace('"', "")
-    (installed / "entry_points.txt").write_text(f"[{group}]\n{points}")
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (installed / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
     registry.entries.cache_clear()
     rng = np.random.default_rng(0)
