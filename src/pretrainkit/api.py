@@ -319,7 +319,12 @@ def evaluate_checkpoints(
 
 
 def generate(
-    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Unpack[GenerateOptions]
+    path: str | Path,
+    prompts: Iterable[str],
+    *,
+    averaged: bool = False,
+    device: str | None = None,
+    **options: Unpack[GenerateOptions],
 ) -> list[dict[str, Any]]:
     """Return the answers of a trained model to each prompt: BERT fills in masked words, CLIP finds images, T5 answers,
     4M generates modalities from a caption or other modalities.
@@ -332,13 +337,18 @@ def generate(
     Returns:
         A dict of plain values per prompt. Its "text" is printed by the command line.
     """
+    from pretrainkit.dist.env import init_world
+
     given: dict[str, Any] = dict(options)
-    if "then" in given:
-        models = [open_model(further, averaged=averaged) for further in given["then"]]
-        given["then"] = [(model.config, model.model, model.tokenizer) for model in models]
-    if "image_tokenizers" in given:
-        given["image_decoders"] = dict(map(image_decoder, given.pop("image_tokenizers")))
-    return open_model(path, averaged=averaged).generate(prompts, **given)
+    with init_world(device) as world:
+        if "then" in given:
+            models = [open_model(further, averaged=averaged) for further in given["then"]]
+            given["then"] = [(model.config, model.model.to(world.device), model.tokenizer) for model in models]
+        if "image_tokenizers" in given:
+            given["image_decoders"] = dict(map(image_decoder, given.pop("image_tokenizers")))
+        opened = open_model(path, averaged=averaged)
+        opened.model.to(world.device)
+        return opened.generate(prompts, **given)
 
 
 def infer(

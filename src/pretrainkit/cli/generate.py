@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged, Decoding
+from pretrainkit.cli.options import Averaged, Decoding, Device
 from pretrainkit.cli.settings_options import with_settings
 
 
@@ -74,7 +74,7 @@ def generate(
     out: Annotated[
         Path | None, Option(help="4M: new folder for pictures, JSON and a contact sheet. Default: generated.")
     ] = None,
-    device: Annotated[str | None, Option(help="4M: torch device, such as cpu or cuda. Default: cpu.")] = None,
+    device: Device = None,
     averaged: Averaged = False,
     json: Annotated[bool, Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:
@@ -89,8 +89,8 @@ def generate(
     names = None if to is None else [name for name in to.split(",") if name]
     given_options: dict[str, Any] = {"top": top, "images": images, "num": num, **decoding.given()}
     given_options |= {"given": given, "to": names, "from_data": from_data, "plan": plan, "settings": settings}
-    given_options |= {"then": then, "image_tokenizers": tokenizer, "device": device}
+    given_options |= {"then": then, "image_tokenizers": tokenizer}
     given_options["out"] = out or (Path("generated") if is_chain else None)
     options = {name: value for name, value in given_options.items() if value is not None}
-    for answer in api.generate(path, prompts, averaged=averaged, **options):
+    for answer in api.generate(path, prompts, averaged=averaged, device=device, **options):
         print(dumps(answer, ensure_ascii=False) if json else answer["text"])

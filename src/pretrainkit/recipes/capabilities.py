@@ -235,7 +235,6 @@ class GenerateOptions(TypedDict, total=False):
     out: str | Path  # 4M: a new folder for pictures, JSON and the sheet
     then: Sequence[str | Path]  # 4M: further models for the remaining targets
     image_tokenizers: Sequence[str]  # 4M: NAME=RUN of tokenizers that decode tokens to pictures
-    device: str  # 4M; None: the CPU
 
 
 class Generates(Capability[Run]):

@@ -70,7 +70,9 @@ def _fill(
         "positions": torch.arange(len(ids)),
         "cu_seqlens": torch.tensor([0, len(ids)], dtype=torch.int32),
     }
-    inputs = read_texts(batch, config.data.max_seq_length, torch.tensor(places))
+    device = next(model.parameters()).device
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    inputs = read_texts(batch, config.data.max_seq_length, torch.tensor(places, device=device))
     logits_KV = model(inputs).logits_KV[:, : tokenizer.vocab_size]  # the table may have more rows than pieces
     logits_KV[:, [special.cls, special.sep, special.mask, special.pad]] = -torch.inf
     best = logits_KV.softmax(-1).topk(min(top, logits_KV.shape[1]), dim=-1)

@@ -134,7 +134,7 @@ class FourM(
 
     generate_options = (
         *("given", "to", "plan", "settings", "seed", "temperature", "top_k", "top_p", "num"),
-        *("from_data", "out", "then", "image_decoders", "batch_size", "device"),
+        *("from_data", "out", "then", "image_decoders", "batch_size"),
     )
 
     def generate(

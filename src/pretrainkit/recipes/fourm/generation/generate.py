@@ -242,7 +242,6 @@ def generate(
     then: Sequence[tuple[FourMRun, FourM, Path | None]] = (),
     image_decoders: Mapping[str, ImageDecoder] | None = None,
     batch_size: int = 16,
-    device: str | None = None,
 ) -> list[dict[str, Any]]:
     """Generate targets from texts, files or held-out samples. Other options are those of
     `capabilities.GenerateOptions`.
@@ -262,7 +261,7 @@ def generate(
     Raises:
         InputError: Inputs, targets or settings are invalid. This is checked before anything is computed.
     """
-    links = [_link(*parts, device=device) for parts in ((config, model, tokenizer), *then)]
+    links = [_link(*parts) for parts in ((config, model, tokenizer), *then)]
     full_plan = plan_of(plan, to, settings, {"temperature": temperature, "top_k": top_k, "top_p": top_p}, seed, num)
     examples = _examples(links[0], prompts, given, full_plan, from_data)
     chain = Chain(links, full_plan, dict.fromkeys(name for example in examples for name in example.values))
@@ -345,10 +344,10 @@ def plan_of(
         ) from None
 
 
-def _link(config: FourMRun, model: FourM, tokenizer: Path | None, *, device: str | None) -> Link:
+def _link(config: FourMRun, model: FourM, tokenizer: Path | None) -> Link:
     has_sequences = any(modality.kind in ("sequence", "vectors") for modality in config.model.modalities)
     vocabulary = TextVocabulary(tokenizer) if has_sequences and tokenizer is not None else None
-    return Link(config, model if device is None else model.to(device), vocabulary)
+    return Link(config, model, vocabulary)
 
 
 def _examples(
