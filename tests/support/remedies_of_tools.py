@@ -73,7 +73,6 @@ NOT_HERE = {
     "cli/launching.py: … already holds a run / resume the sweep": CLUSTER,
     "cli/launching.py: … is not a sweep": CLUSTER,
     "cli/launching.py: every run of … is complete or in the queue": CLUSTER,
-    "cli/resume.py: resume does not support --launch cloud": CLUSTER,
     "workers/ray_engine.py: no machine of the Ray cluster": CLUSTER,
     "workers/ray_engine.py: no Ray cluster answers": CLUSTER,
     "workers/slurm_engine.py: SLURM rejected the job": CLUSTER,

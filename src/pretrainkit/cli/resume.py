@@ -40,6 +40,11 @@ def resume(
 
     `--launch same` starts a launched run or a sweep again with its launcher, ranks and settings.
     """
+    if options.launch not in ("none", "local", "slurm", "same"):
+        raise ConfigError(
+            f"resume does not support --launch {options.launch}\n"
+            "  give one of: none, local, slurm; or same, for the launcher of the last launch, such as a cloud"
+        )
     if options.launch == "same":
         if settings or device or options != LaunchOptions(launch="same"):
             raise ConfigError(
@@ -52,11 +57,6 @@ def resume(
     if options.launch == "none":
         api.resume(run, settings or [], watcher=make_watcher(json), device=device)
         return
-    if options.launch == "cloud":
-        raise ConfigError(
-            "resume does not support --launch cloud\n"
-            "  resume a run that was started on a cloud with: pretrainkit resume RUN --launch same"
-        )
     RunFolder(run).config_tree()  # fail before a folder for logs is created
     words = ["resume", str(run.absolute()), *(settings or []), *(["--device", device] if device else [])]
     words += ["--json"] if json or options.launch == "slurm" else []
