@@ -159,8 +159,9 @@ def _aligned(root: Path, facts: Facts, request: ProjectRequest, expected: Mappin
             f"{', '.join(expected)}\n  give both folders the same modalities"
         )
     if len(folders) < 2 or "rgb" not in folders:
+        existing = f"its folders are {', '.join(names)}" if names else "it has no folders"
         raise DataError(
-            f"{root} has no photographs with another modality; its folders are {', '.join(names) or 'none'}\n"
+            f"{root} has no photographs with another modality; {existing}\n"
             "  it needs a folder rgb, and at least one of "
             f"{', '.join(kind for kind in _FOLDERS if kind != 'rgb')}, with files of the same names"
         )
