@@ -93,7 +93,8 @@ def main(arguments: list[str]) -> int:
                 else check_lines(text, avoided, file.suffix == ".md")
             )
             for number, reason in sorted(wrong):
-                print(f"{file.relative_to(ROOT)}:{number}: {reason}")
+                shown = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
+                print(f"{shown}:{number}: {reason}")
                 num_wrong += 1
     return min(num_wrong, 1)
 

@@ -152,3 +152,10 @@ def _assumed(source: str, words: list[str]) -> tuple[Any, Any]:
     config = pk.load_config(source, words)
     recipe = find_recipe(config.recipe)
     return recipe, recipe.without_data(config)[0]
+
+
+def test_a_card_without_bfloat16_is_planned_with_its_formats() -> None:
+    assert make_plan(pk.load_config("bert/base"), device="v100").precision == "float32"
+    half = make_plan(pk.load_config("bert/base", ["precision.compute=float16"]), device="v100")
+    single = make_plan(pk.load_config("bert/base", ["precision.compute=float32"]), device="v100")
+    assert single.seconds / half.seconds == pytest.approx(125 / 15.7)

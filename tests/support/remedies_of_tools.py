@@ -82,7 +82,6 @@ NOT_HERE = {
     "launch/slurm.py: scancel … failed": CLUSTER,
     "dist/env.py: this is process … on this machine": DEVICE,
     "dist/env.py: … processes were started on devices of type": DEVICE,
-    "training/precision.py: precision.compute=bfloat16: … does not support": DEVICE,
     "api.py: infer runs in a single process": PROCESSES,
     "dist/env.py: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers": PROCESSES,
     "launch/agent.py: which the system sends if": PROCESSES,
@@ -267,6 +266,11 @@ CASES = [
     ),
     # plans and sweeps
     Case(f"plan bert/tiny {BERT} --price -1 --no-dry-run", "--price 3.5"),
+    Case(
+        f"plan bert/tiny {BERT} --hardware v100 precision.compute=bfloat16 --no-dry-run",
+        "precision.compute=float16",
+        {"-": "precision.compute=bfloat16"},
+    ),
     Case(
         f"plan bert/tiny {BERT} parallel.strategy=hsdp --gpus 3 --gpus-per-node 2 --no-dry-run",
         "--gpus",

@@ -36,8 +36,8 @@ def plan(
     hardware: Annotated[
         str,
         Option(
-            help="Device type: b200, h200, h100, h20, a100, a100-40, l40s, a10, l4, rtx5090, rtx4090, rtx3090, or cpu "
-            "for this machine."
+            help="Device type: b200, h200, h100, h20, a100, a100-40, a40, l40s, a10, l4, v100, v100-16, t4, rtx5090, "
+            "rtx4090, rtx3090, or cpu for this machine."
         ),
     ] = "h200",
     device: Annotated[str | None, Option(hidden=True)] = None,

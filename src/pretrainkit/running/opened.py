@@ -243,7 +243,8 @@ def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], 
     if missing or unexpected:
         raise CheckpointError(
             f"the weights in {path} do not fit recipe {config.recipe!r}\n"
-            f"  missing: {missing[:4]}\n  unexpected: {unexpected[:4]}"
+            f"  missing: {missing[:4]}\n  unexpected: {unexpected[:4]}\n"
+            f"  its config or its weights were changed: {_COPY_AGAIN}"
         )
     return model.eval()
 

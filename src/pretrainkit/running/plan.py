@@ -211,7 +211,8 @@ def make_plan(
     examples = min(config.data.microbatch_size or step.per_rank, step.per_rank)
     if config.parallel.fit == "auto":
         examples = min(examples, fitting.get(_strategy(config), examples))
-    peak = peak_flops(name, "tf32" if step.precision == "float32" and config.precision.matmul_tf32 else step.precision)
+    has_tf32 = step.precision == "float32" and config.precision.matmul_tf32
+    peak = (peak_flops(name, "tf32") if has_tf32 else None) or peak_flops(name, step.precision)
     flops_per_step = step.flops_per_example * config.data.batch_size
     step_seconds = None if peak is None else flops_per_step / (num_gpus * peak * mfu)
     seconds = None if step_seconds is None or config.num_steps is None else config.num_steps * step_seconds
@@ -291,7 +292,7 @@ def _measure(
         num_ranks=num_ranks,
         shard_ranks=shard_ranks,
         has_averages=config.ema_decay is not None,
-        precision=config.precision.compute if device == "cpu" else _compute_format(config),
+        precision=config.precision.compute if device == "cpu" else _compute_format(config, device),
     )
 
 
@@ -329,7 +330,7 @@ def _memory(
     if device == "cpu":
         precision = resolve_precision(config.precision, here)
     else:  # use the number format of the device; the computation stays on the host
-        compute = _compute_format(config)
+        compute = _compute_format(config, device)
         residual = config.precision.residual
         is_narrow = residual == "compute" or (residual == "auto" and compute == "bfloat16")
         precision = Precision(here, getattr(torch, compute), False, None, has_narrow_residual=is_narrow)
@@ -341,9 +342,18 @@ def _memory(
     return replace(memory, activations=memory.activations + memory.gradients)
 
 
-def _compute_format(config: RunConfig) -> str:
-    """Return the number format of matrix products on a GPU of `DEVICES`."""
-    return "bfloat16" if config.precision.compute == "auto" else config.precision.compute
+def _compute_format(config: RunConfig, device: str) -> str:
+    """Return the number format of matrix products on a GPU of `DEVICES`. Raises ConfigError if it lacks the format."""
+    from pretrainkit.training.throughput import peak_flops
+
+    name, compute = DEVICES[device][0], config.precision.compute
+    has_bfloat16 = peak_flops(name, "bfloat16") is not None
+    if compute == "bfloat16" and not has_bfloat16:
+        raise ConfigError(
+            f"precision.compute=bfloat16: {name} does not support this format\n"
+            "  use precision.compute=float16 or float32"
+        )
+    return ("bfloat16" if has_bfloat16 else "float32") if compute == "auto" else compute
 
 
 def _laid_out(build: Any, num_ranks: int, shard_ranks: int, strategies: Sequence[str]) -> dict[str, dict[int, int]]:
