@@ -324,7 +324,7 @@ def test_text_is_drawn_and_becomes_a_report(tmp_path):
     page_data.put_texts(tmp_path / "raw", 12, 120)
     page_data.put_font(tmp_path / "raw/font.ttf")
     project = new_project("pixel", [tmp_path / "raw"], tmp_path / "made", hours=0.0005)
-    assert project.record["found"]["fonts"] == "1, first font.ttf"
+    assert project.record["found"]["number of fonts"] == "1"
     assert project.record["left_out"] == []
     run(project.folder, SMALL["pixel"])
 

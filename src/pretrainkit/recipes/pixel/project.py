@@ -79,7 +79,7 @@ def propose(request: ProjectRequest) -> Proposal:
             "  give fonts with them among the data: pretrainkit new pixel DATA FONT.ttf --out PROJECT"
         )
     left_out = [part for part in text.left_out if not part.kind.endswith(SUFFIXES)]
-    facts = {**text.facts, "fonts": f"{len(files):,}, first {Path(files[0]).name}"}
+    facts = {**text.facts, "number of fonts": f"{len(files):,}"}
     if drawing.missing.total():
         facts["missing glyphs"] = _lacking(drawing, request)
     num_characters = (
