@@ -16,6 +16,7 @@ from pretrainkit.recipes.fourm.generation.generate import generate, sample
 from pretrainkit.recipes.fourm.generation.show import Judge, contact_sheet, picture, structure, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
+from pretrainkit.recipes.fourm.serialise import box_words
 from pretrainkit.recipes.fourm.source import bind, open_source
 from pretrainkit.recipes.fourm.text import TextVocabulary
 from support.fourm_data import write_set, write_tokenizer
@@ -282,10 +283,20 @@ def test_boxes_and_figures_equal_the_serialized_ones(setup: Setup) -> None:
     named = {modality.reader: modality for modality in setup.config.model.modalities}
     words = ["v0=250", "v1=0", "v2=999", "v3=500", "wine glass", "v0=1", "v1=2"]
     found = structure(named["boxes"], np.array(vocabulary.encode_words(words), np.int32), vocabulary)
-    assert found == {"instances": [{"boxes": [250 / 999, 0, 1, 500 / 999], "class_name": "wine glass", "score": 1.0}]}
+    assert found == {"instances": [{"boxes": [0.2503, 0, 1, 0.5005], "class_name": "wine glass", "score": 1.0}]}
     figures = named["boxes"].model_copy(update={"reader": "metadata"})
     ids = np.array(vocabulary.encode_words(["v1=0", "v0=7", "v1=10", "v0=49"]), np.int32)
     assert structure(figures, ids, vocabulary) == {"original_width": 224, "brightness": 255.0}
+
+
+def test_generated_boxes_are_read_again_as_the_same_tokens(setup: Setup) -> None:
+    vocabulary = TextVocabulary(setup.tokenizer)
+    boxes = next(modality for modality in setup.config.model.modalities if modality.reader == "boxes")
+    for first in range(0, 1000, 4):
+        words = [f"v{axis}={first + axis}" for axis in range(4)]
+        ids = np.array(vocabulary.encode_words([*words, "cat"]), np.int32)
+        (instance,) = structure(boxes, ids, vocabulary)["instances"]
+        assert box_words(np.array(instance["boxes"])) == words
 
 
 def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -> None:

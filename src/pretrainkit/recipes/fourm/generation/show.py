@@ -130,7 +130,7 @@ def _boxes(text: str) -> dict[str, Any]:
     """Return the complete boxes of a text; coordinates are shares of the image."""
     return {
         "instances": [
-            {"boxes": [int(value) / 999 for value in sides], "class_name": name.strip(), "score": 1.0}
+            {"boxes": [round(int(value) / 999, 4) for value in sides], "class_name": name.strip(), "score": 1.0}
             for *sides, name in _BOX.findall(text)
         ]
     }
