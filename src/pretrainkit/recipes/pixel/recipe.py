@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,6 +10,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.capabilities import (
     CorruptsWords,
     EncodesText,
+    Evaluates,
     FitsWeights,
     KeepsTokenizer,
     PlansWithoutData,
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
+    from pretrainkit.dist.env import World
     from pretrainkit.recipes.pixel.objective import PixelObjective
+    from pretrainkit.recipes.pixel.source import PixelSource
     from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
-    from pretrainkit.training.watch import Sample
+    from pretrainkit.training.precision import Precision
+    from pretrainkit.training.watch import Evaluation, Sample
 
 
 class Pixel(
@@ -55,6 +59,7 @@ class Pixel(
     WritesHuggingFace[PixelRun],
     ComparesWithHuggingFace[PixelRun],
     CorruptsWords[PixelRun],
+    Evaluates[PixelRun],
     ShowsExamples[PixelRun],
 ):
     """The recipe of masked autoencoders of rendered text."""
@@ -89,7 +94,7 @@ class Pixel(
 
         return propose(request)
 
-    def open_data(self, config: PixelRun, split: Split) -> BatchSource:
+    def open_data(self, config: PixelRun, split: Split) -> PixelSource:
         from pretrainkit.recipes.pixel.source import open_source
 
         return open_source(config, split)
@@ -143,6 +148,16 @@ class Pixel(
         from pretrainkit.recipes.pixel.sample import sample
 
         return sample(config, model, source, num)
+
+    def more_evaluations(
+        self, config: PixelRun, world: World, precision: Precision, folder: Path | None
+    ) -> Sequence[Evaluation]:
+        """Return the evaluation that reads hidden characters, after the last update only."""
+        from pretrainkit.recipes.pixel.reading import read_characters
+        from pretrainkit.training.watch import Evaluation
+
+        source = self.open_data(config, "valid")
+        return [Evaluation(lambda model, tag: read_characters(config, model, source, precision), None)]
 
     def text_reader(self, config: PixelRun, tokenizer: Path) -> TextReader:
         from pretrainkit.recipes.pixel.text_reader import open_reader

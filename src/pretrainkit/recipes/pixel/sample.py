@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.weights import on_cpu
@@ -100,15 +100,21 @@ def reconstruct(
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
     with evaluation_mode(model):
         predicted_KF = model(batch, is_hidden_BN.shape[1]).float()
-    if config.objective.normalize_target:
-        target_KF = batch["target_patches"].float() / 255
-        if target_KF.shape[1] != predicted_KF.shape[1]:
-            target_KF = target_KF.repeat_interleave(NUM_CHANNELS, 1)
-        variance_K1, mean_K1 = torch.var_mean(target_KF, dim=1, keepdim=True)
-        predicted_KF = predicted_KF * (variance_K1 + 1e-6).sqrt() + mean_K1
+    predicted_KF = true_scale(config, batch["target_patches"], predicted_KF)
     P = config.model.patch_size
     drawn_KPPC = (predicted_KF * 255).round().clamp(0, 255).to(torch.uint8).view(-1, P, P, NUM_CHANNELS).numpy()
     return np.split(drawn_KPPC, np.cumsum(is_hidden_BN.sum(1))[:-1])
+
+
+def true_scale(config: PixelRun, target_patches: Tensor, predicted_KF: Tensor) -> Tensor:
+    """Give predicted standardized patches the mean and deviation of the true ones; float32 (K, F), white is 1."""
+    if not config.objective.normalize_target:
+        return predicted_KF
+    target_KF = target_patches.float() / 255
+    if target_KF.shape[1] != predicted_KF.shape[1]:
+        target_KF = target_KF.repeat_interleave(NUM_CHANNELS, 1)
+    variance_K1, mean_K1 = torch.var_mean(target_KF, dim=1, keepdim=True)
+    return predicted_KF * (variance_K1 + 1e-6).sqrt() + mean_K1
 
 
 def as_patches(pixels: NDArray[np.uint8], patch_size: int) -> NDArray[np.uint8]:
