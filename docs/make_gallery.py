@@ -1,19 +1,25 @@
 """Run the demos, and write `docs/gallery.md` and `docs/results.md` from what they left: `make gallery`.
 
     python docs/make_gallery.py [NAME...] [--seeds SEED...]   run demos (all), one after another, with one thread
-    python docs/make_gallery.py --runs [FOLDER...]            add runs of `pretrainkit train`; write the pages again
+    python docs/make_gallery.py --runs [FOLDER...] [--about DATA]
+                                                              add runs of `pretrainkit train` and of sweeps, made with
+                                                              OMP_NUM_THREADS=1 in this folder; write the pages again
 
-Every run leaves a small file in `docs/results/`. Both pages are made from these files alone, so that they have no
-figure without a run. A demo that was run before, with its folder still there, is not run again.
+`DATA` describes the training data of the runs. If a run of 4M has a folder `generated` of `pretrainkit generate`, its
+figures are those of the run. Every run leaves a small file in `docs/results/`. Both pages are made from these files
+alone, so that they have no figure without a run. A demo that was run before, with its folder still there, is not run
+again.
 """
 
 import argparse
 import base64
 import io
 import json
+import math
 import os
 import re
 import resource
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -27,8 +33,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw
 
+from pretrainkit import load_config
 from pretrainkit.demo.catalogue import DEMOS
 from pretrainkit.files.manifest import fingerprint
+from pretrainkit.recipes.glue.recipe import RECIPE as GLUE
+from pretrainkit.recipes.glue.source import task_of
 from pretrainkit.report.picture import write_curve
 from pretrainkit.report.run_folder import read_run
 from pretrainkit.report.run_table import find_runs
@@ -56,6 +65,13 @@ MEASURES = {
         Measure("masked_lm_accuracy", "hidden words right", "%", "most_frequent_accuracy", "the most frequent word"),
         Measure("next_sentence_accuracy", "whether the second part is the next one, right", "%", 0.5, "guessing"),
     ],
+    "glue": [
+        Measure("pearson_corrcoef", "Pearson", "of 100", 0.0, "one number for all"),
+        Measure("spearman_corrcoef", "Spearman", "of 100", 0.0, "one number for all"),
+        Measure("matthews_corrcoef", "Matthews correlation", "of 100", 0.0, "one class for all"),
+        Measure("accuracy", "accuracy", "of 100", "guessed_accuracy", "one class for all"),
+        Measure("f1", "F1", "of 100", "guessed_f1", "one class for all"),
+    ],
     "t5": [
         Measure(
             "span_corruption_loss", "loss of hidden spans, nats per token", "", "unigram_loss", "token frequencies"
@@ -69,11 +85,18 @@ MEASURES = {
     ],
     "pixel": [
         Measure("masked_patch_loss", "loss of hidden squares", "", "blind_loss", "the mean of each square"),
+        Measure(
+            "character_accuracy", "hidden characters that can be read", "%", "most_frequent_character", "the commonest"
+        ),
         Measure("accuracy", "parts of speech right after fine-tuning", "of 100", "word_accuracy", "that of each word"),
     ],
     "clip": [
-        Measure("*I2T-R@1", "right caption found first", "of 100", 1.0, "guessing"),
-        Measure("*T2I-R@1", "right image found first", "of 100", 1.0, "guessing"),
+        Measure("[ps]*I2T-R@1", "right caption found first", "of 100", 1.0, "guessing"),
+        Measure("[ps]*T2I-R@1", "right image found first", "of 100", 1.0, "guessing"),
+        Measure("flickr8k_I2T-R@1", "a right caption of a photograph found first", "of 100", 0.5, "guessing"),
+        Measure("flickr8k_I2T-R@10", "among the first ten", "of 100", 4.9, "guessing"),
+        Measure("flickr8k_T2I-R@1", "right photograph found first", "of 100", 0.5, "guessing"),
+        Measure("flickr8k_T2I-R@10", "among the first ten", "of 100", 5.0, "guessing"),
     ],
     "fourm": [
         Measure("pictures", "photographs from captions right", "%", "other_pictures", "for another caption"),
@@ -81,10 +104,11 @@ MEASURES = {
         Measure("box_iou", "overlap of boxes of the same class", "", "guessed_box_iou", "one guess for all"),
         Measure("class_iou", "overlap of classes", "", "floor_iou", "all floor and wall"),
         Measure("depth_error", "depth error, deviations", "", "mean_depth_error", "the mean depth"),
+        Measure("depth@64_loss", "loss of depth, nats per square", "", math.log(64), "all depths equal"),
     ],
 }
 """Figures that the results show of each recipe, if a run has them."""
-TITLES = {"bert": "BERT", "t5": "T5", "pixel": "PIXEL", "clip": "CLIP", "fourm": "4M"}
+TITLES = {"bert": "BERT", "t5": "T5", "pixel": "PIXEL", "clip": "CLIP", "fourm": "4M", "glue": "GLUE"}
 RESULTS = """\
 # Results
 
@@ -92,7 +116,8 @@ Models that were trained for this repository, each with a run folder behind it: 
 `python docs/make_gallery.py --runs FOLDER` adds runs of `pretrainkit train`. A file in `docs/results/` for each
 training has all of its figures, versions, and fingerprints of its config, data and losses. Figures are
 means over seeds ± the standard deviation; the seeds change initial weights, order and masks, and the data stays the
-same. In parentheses: a baseline.
+same. With one seed there is no deviation. The seeds of GLUE are those of fine-tuning, and its encoder was pretrained
+once. In parentheses: a baseline. All trainings on CPUs used one thread (`OMP_NUM_THREADS=1`).
 
 The last column has the first digits of the fingerprint of all losses for each seed. The same command with the same
 versions, on a processor with the same instructions, gives the same fingerprint, because every digit of every loss is
@@ -105,6 +130,7 @@ These rows have no run folder, so they are absent: GLUE of `bert/mini` and `bert
 that `pixel` reconstructs; retrieval on photographs with captions that people wrote; held-out spans of `t5/mini`; depth
 from real photographs of `fourm`. The pages of the recipes tell of longer trainings, whose run folders were not kept.
 """
+PROVENANCE = ("device", "ranks", "processor", "cores", "precision", "python", "started", "git")
 WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}
 PRINTED = {"bert": "Export", "t5": "Inference"}
 """Chapter with answers, which the gallery shows besides the last lines of a demo."""
@@ -115,6 +141,7 @@ def main(arguments: list[str], docs: Path = DOCS) -> None:
     parser.add_argument("names", nargs="*", default=list(DEMOS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--runs", nargs="*", type=Path)
+    parser.add_argument("--about", default="")
     parser.add_argument("--out", type=Path, default=Path("build/gallery"))
     given = parser.parse_args(arguments)
     if given.runs is None:
@@ -127,7 +154,7 @@ def main(arguments: list[str], docs: Path = DOCS) -> None:
                 if seed == given.seeds[0]:
                     draw(name, folder, docs / "images")
     for run in given.runs or ():
-        record = record_of_run(run)
+        record = record_of_run(run) | ({"about": given.about} if given.about else {})
         write_record(docs, f"{record['recipe']}-{record['losses'][:12]}", record)
     records = [json.loads(path.read_text("utf-8")) for path in sorted((docs / "results").glob("*.json"))]
     (docs / "gallery.md").write_text(gallery(records, docs), encoding="utf-8")
@@ -174,7 +201,7 @@ def record_of_demo(name: str, seed: int, folder: Path) -> Record:
         "demo": name,
         "command": f"pretrainkit demo {name} --seed {seed}",
         "threads": 1,
-        "metrics": json.loads(numbers),
+        "metrics": {name: value for name, value in json.loads(numbers).items() if name != "report"},
         "losses": losses_of(find_runs(folder)),
         "printed": [*answers, *([""] if answers else []), *lines],
         **left,
@@ -185,23 +212,43 @@ def record_of_run(folder: Path) -> Record:
     """Return the record of a run folder."""
     run = read_run(folder)
     came = run.provenance
+    command = re.sub(r"^\S*pretrainkit(/__main__\.py)?", "pretrainkit", came["command"])
+    command = command.replace(f"{Path.cwd()}/", "").replace(" --resume --json", "")
+    command = re.sub(r"[^ =]+=[\[{].*?[\]}](?= |$)", lambda word: shlex.quote(word[0]), command)
+    metrics = run.held_out | {name: run.summary[name] for name in ("unigram_loss",) if name in run.summary}
+    if run.config["recipe"] == "glue":
+        metrics |= _guessed(folder)
+    if (generated := folder / "generated/generation.json").exists():
+        (values,) = json.loads(generated.read_bytes())["summary"].values()
+        metrics |= {"depth_error": values["error"], "mean_depth_error": values["guessed_error"]}
     return {
         "recipe": run.config["recipe"],
         "preset": run.preset,
         "seed": run.config["seed"],
-        "command": re.sub(r"^\S*pretrainkit(/__main__\.py)?", "pretrainkit", came["command"]),
+        "command": command,
         "parameters": run.summary["parameters"],
         "steps": run.summary["steps"],
         "batch_size": run.config["data"]["batch_size"],
         "examples": came["data"].get("examples"),
-        "metrics": run.held_out | {name: run.summary[name] for name in ("unigram_loss",) if name in run.summary},
+        "metrics": metrics,
         "wall_seconds": run.trained_seconds,
-        **{name: came[name] for name in ("device", "ranks", "processor", "cores", "precision", "python", "started")},
+        **{name: came[name] for name in PROVENANCE},
         "packages": came["packages"],
         "config": fingerprint(run.config),
         "data": came["data"]["fingerprint"],
         "losses": losses_of([folder]),
     }
+
+
+def _guessed(folder: Path) -> dict[str, float]:
+    """Return the metrics of a fine-tuned task for the class that is right most often on the held-out rows."""
+    config = load_config(str(folder / "config.yaml"))
+    source, task = GLUE.open_data(config, "valid"), task_of(config.data)
+    if task.kind != "classes":
+        return {}
+    ids = source.examples.label.tolist()
+    guess = max(range(len(config.model.classes)), key=ids.count)
+    return {f"guessed_{name}": value for name, value in task.score(ids, [guess] * len(ids)).items()}
 
 
 def losses_of(folders: Iterable[Path]) -> str:
@@ -210,7 +257,7 @@ def losses_of(folders: Iterable[Path]) -> str:
 
 
 def write_record(docs: Path, name: str, record: Record) -> None:
-    (docs / "results").mkdir(exist_ok=True)
+    (docs / "results").mkdir(exist_ok=True, parents=True)
     text = json.dumps(record, indent=1, ensure_ascii=False)
     (docs / f"results/{name}.json").write_text(text + "\n", encoding="utf-8")
 
@@ -392,33 +439,39 @@ def results(records: list[Record]) -> str:
 
 def _row(command: str, records: list[Record], measures: list[Measure]) -> str:
     first = records[0]
-    minutes = [record.get("cpu_seconds", record["wall_seconds"]) / 60 for record in records]
-    about = DEMOS[first["demo"]].about if "demo" in first else ""
+    about = DEMOS[first["demo"]].about if "demo" in first else f"{first.get('about', '')}."
     machine = (
         f"{first['processor']}, torch {first['packages']['torch']}" if first["device"] == "CPU" else first["device"]
     )
     cells = (
-        f"`{command}`: {first['preset']}, {first['parameters'] / 1e6:.2f} M parameters, {first['steps']:,} steps of "
-        f"{first['batch_size']} examples",
+        f"`{command if records[1:] else first['command']}`: {first['preset']}, {first['parameters'] / 1e6:.2f} M "
+        f"parameters, {first['steps']:,} steps of {first['batch_size']} examples",
         f"{about} {first['examples']:,} examples",
-        f"{machine}, {first.get('threads', '')} thread: {statistics.mean(minutes):.1f} minutes of CPU time",
+        f"{machine}: {_minutes(records)}",
         "<br>".join(_measured(records, measures)),
         "<br>".join(f"{record['seed']}: `{record['losses'][:12]}`" for record in records),
     )
     return f"| {' | '.join(cells)} |"
 
 
+def _minutes(records: list[Record]) -> str:
+    if "cpu_seconds" in records[0]:
+        return f"{statistics.mean(record['cpu_seconds'] for record in records) / 60:.1f} minutes of CPU time"
+    minutes = statistics.mean(record["wall_seconds"] for record in records) / 60
+    return f"{minutes:.1f} minutes" + (" on a machine with other work" if records[0]["device"] == "CPU" else "")
+
+
 def _measured(records: list[Record], measures: list[Measure]) -> Iterator[str]:
     """Yield each measure with its deviation over the seeds, and the baseline."""
     for measure in measures:
         for name in sorted(name for name in records[0]["metrics"] if fnmatchcase(name, measure.metric)):
+            if isinstance(measure.baseline, str) and measure.baseline not in records[0]["metrics"]:
+                continue
             values = [record["metrics"][name] for record in records]
-            base = (
-                measure.baseline if isinstance(measure.baseline, float) else records[0]["metrics"].get(measure.baseline)
-            )
+            base = measure.baseline if isinstance(measure.baseline, float) else records[0]["metrics"][measure.baseline]
             kind = f" ({name.partition('_')[0]})" if "*" in measure.metric else ""
             deviation = f" ± {_shown(statistics.stdev(values), measure.unit)}" if len(values) > 1 else ""
-            guess = "" if base is None else f" ({measure.guess}: {_shown(base, measure.unit)})"
+            guess = f" ({measure.guess}: {_shown(base, measure.unit)})"
             yield f"{measure.about}{kind}: {_shown(statistics.mean(values), measure.unit)}{deviation}{guess}"
 
 

@@ -97,14 +97,41 @@ def test_losses_that_differ_in_a_digit_have_another_fingerprint(tmp_path: Path) 
 
 
 def test_a_run_of_train_becomes_a_row(tmp_path: Path) -> None:
-    script()["main"](["--runs", str(data.part("bert"))], tmp_path)
+    script()["main"](["--runs", str(data.part("bert")), "--about", "Three novels"], tmp_path)
     table = (tmp_path / "results.md").read_text("utf-8")
     assert "`pretrainkit train bert/mini" in table
+    assert "| Three novels. " in table
     assert "loss of hidden words, nats: " in table
     (file,) = (tmp_path / "results").iterdir()
     record = json.loads(file.read_bytes())
     assert record["seed"] == 0
     assert record["packages"]["torch"]
+
+
+def test_a_fine_tuned_task_is_compared_with_one_class_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--from", data.part("bert"), "--data", f"glue={data.part('glue')}", "model.dropout=0.1", "num_steps=2"]
+    for seed in (0, 1):
+        data.must("finetune", "mrpc", *words, f"seed={seed}", "--out", tmp_path / f"mrpc-{seed}")
+    monkeypatch.chdir(tmp_path)
+    script()["main"](["--runs", "mrpc-0", "mrpc-1", "--about", "MRPC"], tmp_path / "docs")
+    table = (tmp_path / "docs/results.md").read_text("utf-8")
+    assert "## GLUE" in table
+    assert "model.dropout=0.1 num_steps=2`: glue/mrpc" in table
+    rows = [line.split("\t") for line in (data.part("glue") / "MRPC/dev.tsv").read_text("utf-8").splitlines()[1:]]
+    share = 100 * max(sum(row[0] == label for row in rows) for label in "01") / len(rows)
+    assert f"(one class for all: {share:.1f} %)" in table
+    assert all(f"{seed}: `" in table for seed in (0, 1))
+    assert str(tmp_path) not in "".join(path.read_text("utf-8") for path in (tmp_path / "docs/results").iterdir())
+
+
+def test_depth_that_was_generated_becomes_a_figure_of_the_run(tmp_path: Path) -> None:
+    shutil.copytree(data.part("fourm"), tmp_path / "run")
+    (tmp_path / "run/generated").mkdir()
+    summary = {"depth@64": {"error": 0.25, "guessed_error": 0.75, "examples": 4}}
+    (tmp_path / "run/generated/generation.json").write_text(json.dumps({"summary": summary}))
+    script()["main"](["--runs", str(tmp_path / "run")], tmp_path / "docs")
+    table = (tmp_path / "docs/results.md").read_text("utf-8")
+    assert "depth error, deviations: 0.250 (the mean depth: 0.750)" in table
 
 
 def test_a_demo_is_run_once_with_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, text: Sequence[Path] =
 
     `text`: the user's own files; if empty, the prose of the Python installation is used."""
     walk = Walk(folder, 7, seed)
-    walk.chapter("Text", "real English prose" if not text else "your files")
+    walk.chapter("Text", "the documentation in the Python installation" if not text else "your files")
     inputs = _inputs(text, folder / "text.jsonl")
 
     walk.chapter("Corpus", "checksummed shards; 3 % of the documents are held out by a hash of their text")

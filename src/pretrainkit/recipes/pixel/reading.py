@@ -94,7 +94,7 @@ def read_characters(config: PixelRun, model: nn.Module, source: PixelSource, pre
                     pictures = true_BPX[row, :, left:right], drawn_BPX[row, :, left:right]
                     hidden[right - left].append(Hidden(character, *pictures))
     read = np.array(
-        [score for width, found in hidden.items() for score in _scores(renderer, sorted(seen[width]), found)]
+        [score for width, several in hidden.items() for score in _scores(renderer, sorted(seen[width]), several)]
     )
     if not len(read):
         return {}
