@@ -17,7 +17,7 @@ DEMOS = {
     "bert": Demo("From the documentation of Python.", 2000, "text"),
     "clip": Demo("From generated images and captions.", 420),
     "t5": Demo("From the documentation of Python, then fine-tuned to answer questions about it.", 220),
-    "pixel": Demo("From sentences drawn as pictures, then fine-tuned to tag parts of speech.", 650, "font"),
+    "pixel": Demo("From sentences drawn as pictures, then fine-tuned to tag parts of speech.", 600, "font"),
     "fourm": Demo("From generated scenes, each as photograph, depth, classes, caption and boxes.", 800),
 }
 """All demos by name. The first one is the default."""

@@ -68,8 +68,8 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, font: Path | None = No
     tagger = folder / "tagger"
     pretrainkit(
         *("finetune", "tags", "--from", run, f"data.train={folder}/task/train.jsonl"),
-        *(f"data.valid={folder}/task/validation.jsonl", "data.max_seq_length=64", "data.num_epochs=6"),
-        *("optimizer.peak_lr=1e-3", "evaluate.every_epochs=2", f"seed={seed}", "--out", tagger),
+        *(f"data.valid={folder}/task/validation.jsonl", "data.max_seq_length=64", "data.num_epochs=10"),
+        *("optimizer.peak_lr=2e-3", "evaluate.every_epochs=5", f"seed={seed}", "--out", tagger),
     )
 
     pretraining, tagging = (read_json(folder / name / "summary.json") for name in ("run", "tagger"))
