@@ -177,7 +177,7 @@ def public_names(module: Any) -> dict[str, Any]:
 
 def undocumented(value: Any, path: str) -> Iterator[str]:
     """Yield `path` if a function or class has no docstring, and the dotted names of methods that have none."""
-    if not inspect.getdoc(value) or (
+    if not value.__doc__ or (  # a class does not inherit `__doc__`, but `inspect.getdoc` would look in its bases
         dataclasses.is_dataclass(value) and value.__doc__.startswith(value.__name__ + "(")
     ):
         yield path
@@ -225,11 +225,12 @@ def command_text(command: Any, name: str) -> Iterator[str]:
                 raise SystemExit(f"{name}: {record[0]} has no help")
             limits = re.sub(r"\s*\[(.+)\]$", r" (\1)", record[1])
             shown = re.sub(r" <.*>$", "", record[0]) if param.param_type_name == "argument" else record[0]
+            shown = shown.replace(" range>", ">")  # `limits` has the range
             panels.setdefault(param.rich_help_panel, []).append(f"`{shown}`\n: {escaped(limits)}\n")
     for panel, texts in panels.items():
         yield from texts if panel is None else (f"**{panel}**\n", *texts)
     if example := (command.epilog or "").removeprefix("Example: "):
-        yield f"```bash\n{example}\n```\n"
+        yield f"**Example**\n\n```bash\n{example}\n```\n"
 
 
 def escaped(text: str) -> str:

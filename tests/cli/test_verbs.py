@@ -56,8 +56,11 @@ def test_every_verb_has_help(helped, verb):
         (["train"], "Missing argument"),
         (["train", "bert/tiny", "--nope"], "there is no option --nope"),
         (["--nope"], "No such option: --nope"),
-        (["train", "bert/tiny", "--nproc", "two"], "Invalid value for '--nproc': it must be a valid integer"),
-        (["infer", "x", "--out", "OUT", "--batch-size", "0"], "it must be greater than or equal to 1"),
+        (
+            ["train", "bert/tiny", "--nproc", "two"],
+            "Invalid value for '--nproc': it must be a valid integer, not 'two'",
+        ),
+        (["infer", "x", "--out", "OUT", "--batch-size", "0"], "it must be greater than or equal to 1, not '0'"),
         (["infer"], "Missing argument 'MODEL'"),
         (["new", "bert", "s3://bucket/x", "--out", "OUT"], "s3://bucket/x is not a file or folder of this machine"),
         (["tokenizer", "train", "words.tsv", "--out", "x", "--kind", "morse"], "'morse' is not one of"),

@@ -194,7 +194,7 @@ def test_rows_after_an_incomplete_one_are_read_and_incomplete_ones_are_counted(t
 
 def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):
     photos = put_photos(tmp_path / "photos", 30)
-    with pytest.raises(DataError, match="has 30 images but no captions") as caught:
+    with pytest.raises(DataError, match="has a caption \\(images: 30\\)") as caught:
         new_project("clip", [photos], tmp_path / "made", hours=None)
     name = str(caught.value).partition("such as ")[2].splitlines()[0]
     assert name == "000.txt"

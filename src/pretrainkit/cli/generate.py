@@ -83,6 +83,8 @@ def generate(
     BERT fills in masked words: write <mask> in place of a word. CLIP finds the images of a folder that a text
     describes. T5 answers inputs of its tasks, fills in <extra_id_0>, or continues a text. 4M generates any modality
     from any others: prompts are captions, --from gives other inputs, and --to names the modalities to generate.
+
+    For all rows of a file, or all examples of a task, use `pretrainkit infer`.
     """
     is_chain = any(option is not None for option in (given, to, from_data, plan))
     prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])

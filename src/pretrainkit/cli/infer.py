@@ -73,7 +73,7 @@ def infer(
     """Write the predictions of a trained model for all examples of a task, or all rows of a file, as JSON lines.
 
     For a mixture, OUT is a folder with a file per task. OUT appears when it is complete. After an interruption, the
-    same command continues.
+    same command continues. For a few prompts, use `pretrainkit generate`.
     """
     if fields is not None and all_fields:
         raise InputError("--fields and --all-fields are both given\n  leave out one of them")

@@ -198,6 +198,10 @@ def _explain_errors(command: Any) -> None:
             if isinstance(message := getattr(error, "message", None), str):
                 # Pydantic: "Input should be a valid integer, unable to parse string as an integer"
                 text = re.sub("^Input should be (.+?)(, unable to parse .*)?$", r"it must be \1", message)
+                from pydantic import ValidationError
+
+                if text != message and isinstance(error.__cause__, ValidationError):
+                    text += f", not {error.__cause__.errors()[0]['input']!r}"
                 error.message = text.removeprefix("Value error, ")  # type: ignore[attr-defined]
             if not takes_settings or type(error).__name__ != "NoSuchOption":  # the class has no public name
                 raise

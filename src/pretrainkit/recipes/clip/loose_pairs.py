@@ -72,7 +72,7 @@ def find_loose_pairs(folder: str) -> LoosePairs:
                 captions[image] = texts
     if not captions:
         raise DataError(
-            f"{folder} has {len(images):,} images but no captions\n"
+            f"no image of {folder} has a caption (images: {len(images):,})\n"
             "  add a table captions.csv with the columns image and caption, or a text file beside each image, such as "
             f"{Path(images[0]).with_suffix('.txt')}"
         )
