@@ -52,7 +52,7 @@ class Measure(NamedTuple):
     """Name or pattern of the metric."""
     about: str
     unit: str
-    """"%" for shares, "of 100" for values that are percentages already, "" for others."""
+    """"%" for shares, "of 100" for values that are percentages already, "times 100" for correlations, "" for others."""
     baseline: str | float
     """Metric or value of the baseline, in the same unit."""
     guess: str
@@ -66,9 +66,9 @@ MEASURES = {
         Measure("next_sentence_accuracy", "whether the second part is the next one, right", "%", 0.5, "guessing"),
     ],
     "glue": [
-        Measure("pearson_corrcoef", "Pearson", "of 100", 0.0, "one number for all"),
-        Measure("spearman_corrcoef", "Spearman", "of 100", 0.0, "one number for all"),
-        Measure("matthews_corrcoef", "Matthews correlation", "of 100", 0.0, "one class for all"),
+        Measure("pearson_corrcoef", "Pearson times 100", "times 100", 0.0, "one number for all"),
+        Measure("spearman_corrcoef", "Spearman times 100", "times 100", 0.0, "one number for all"),
+        Measure("matthews_corrcoef", "Matthews correlation times 100", "times 100", 0.0, "one class for all"),
         Measure("accuracy", "accuracy", "of 100", "guessed_accuracy", "one class for all"),
         Measure("f1", "F1", "of 100", "guessed_f1", "one class for all"),
     ],
@@ -104,6 +104,8 @@ MEASURES = {
         Measure("box_iou", "overlap of boxes of the same class", "", "guessed_box_iou", "one guess for all"),
         Measure("class_iou", "overlap of classes", "", "floor_iou", "all floor and wall"),
         Measure("depth_error", "depth error, deviations", "", "mean_depth_error", "the mean depth"),
+        Measure("corridors_depth_error", "of corridors", "", "corridors_mean_depth_error", "their mean depth"),
+        Measure("tools_depth_error", "of tools", "", "tools_mean_depth_error", "their mean depth"),
         Measure("depth@64_loss", "loss of depth, nats per square", "", math.log(64), "all depths equal"),
     ],
 }
@@ -114,10 +116,11 @@ RESULTS = """\
 
 Models that were trained for this repository, each with a run folder behind it: `make gallery` trains the demos, and
 `python docs/make_gallery.py --runs FOLDER` adds runs of `pretrainkit train`. A file in `docs/results/` for each
-training has all of its figures, versions, and fingerprints of its config, data and losses. Figures are
-means over seeds ± the standard deviation; the seeds change initial weights, order and masks, and the data stays the
-same. With one seed there is no deviation. The seeds of GLUE are those of fine-tuning, and its encoder was pretrained
-once. In parentheses: a baseline. All trainings on CPUs used one thread (`OMP_NUM_THREADS=1`).
+training has all of its figures, versions (of new ones also the commit), and fingerprints of its config, data and
+losses. Figures are means over seeds ± the standard deviation; the seeds change initial weights, order and masks, and
+the data stays the same. With one seed there is no deviation. The seeds of GLUE are those of fine-tuning, and its
+encoder was pretrained once. In parentheses: a baseline. All trainings on CPUs used one thread (`OMP_NUM_THREADS=1`).
+The config `depth.yaml` is on the page [From folders of images to generated depth](fourm-walkthrough.md).
 
 The last column has the first digits of the fingerprint of all losses for each seed. The same command with the same
 versions, on a processor with the same instructions, gives the same fingerprint, because every digit of every loss is
@@ -126,9 +129,9 @@ the same.
 ABSENT = """\
 ## Not measured yet
 
-These rows have no run folder, so they are absent: GLUE of `bert/mini` and `bert/modern-mini`; the share of characters
-that `pixel` reconstructs; retrieval on photographs with captions that people wrote; held-out spans of `t5/mini`; depth
-from real photographs of `fourm`. The pages of the recipes tell of longer trainings, whose run folders were not kept.
+These have no run folder, so they are absent: `bert/mini` and its GLUE; MRPC, CoLA and SST-2 of `bert/modern-mini`;
+GLUE from random weights; further seeds of rows with fewer than three. The pages of the recipes tell of longer
+trainings, whose run folders were not kept.
 """
 PROVENANCE = ("device", "ranks", "processor", "cores", "precision", "python", "started", "git")
 WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}
@@ -157,6 +160,7 @@ def main(arguments: list[str], docs: Path = DOCS) -> None:
         record = record_of_run(run) | ({"about": given.about} if given.about else {})
         write_record(docs, f"{record['recipe']}-{record['losses'][:12]}", record)
     records = [json.loads(path.read_text("utf-8")) for path in sorted((docs / "results").glob("*.json"))]
+    records.sort(key=lambda record: record["seed"])
     (docs / "gallery.md").write_text(gallery(records, docs), encoding="utf-8")
     (docs / "results.md").write_text(results(records), encoding="utf-8")
 
@@ -219,8 +223,9 @@ def record_of_run(folder: Path) -> Record:
     if run.config["recipe"] == "glue":
         metrics |= _guessed(folder)
     if (generated := folder / "generated/generation.json").exists():
-        (values,) = json.loads(generated.read_bytes())["summary"].values()
-        metrics |= {"depth_error": values["error"], "mean_depth_error": values["guessed_error"]}
+        for name, values in json.loads(generated.read_bytes())["summary"].items():
+            part = f"{subset}_" if (subset := name.partition(" of ")[2]) else ""
+            metrics |= {f"{part}depth_error": values["error"], f"{part}mean_depth_error": values["guessed_error"]}
     return {
         "recipe": run.config["recipe"],
         "preset": run.preset,
@@ -476,7 +481,8 @@ def _measured(records: list[Record], measures: list[Measure]) -> Iterator[str]:
 
 
 def _shown(value: float, unit: str) -> str:
-    return f"{100 * value if unit == '%' else value:.1f} %" if unit else f"{value:.3f}"
+    shown = f"{100 * value if unit == '%' else value:.1f}" if unit else f"{value:.3f}"
+    return f"{shown} %" if unit in ("%", "of 100") else shown
 
 
 if __name__ == "__main__":

@@ -127,11 +127,14 @@ def test_a_fine_tuned_task_is_compared_with_one_class_for_all(tmp_path: Path, mo
 def test_depth_that_was_generated_becomes_a_figure_of_the_run(tmp_path: Path) -> None:
     shutil.copytree(data.part("fourm"), tmp_path / "run")
     (tmp_path / "run/generated").mkdir()
-    summary = {"depth@64": {"error": 0.25, "guessed_error": 0.75, "examples": 4}}
+    values = {"error": 0.25, "guessed_error": 0.75, "examples": 4}
+    summary = {"depth@64": values, "depth@64 of tools": values | {"error": 0.5}}
     (tmp_path / "run/generated/generation.json").write_text(json.dumps({"summary": summary}))
     script()["main"](["--runs", str(tmp_path / "run")], tmp_path / "docs")
     table = (tmp_path / "docs/results.md").read_text("utf-8")
-    assert "depth error, deviations: 0.250 (the mean depth: 0.750)" in table
+    assert (
+        "depth error, deviations: 0.250 (the mean depth: 0.750)<br>of tools: 0.500 (their mean depth: 0.750)" in table
+    )
 
 
 def test_a_demo_is_run_once_with_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,3 +101,22 @@ def test_rows_without_text_have_no_metrics(folder: Path) -> None:
     }
     assert not found["without"]
     assert found["with"]["readable_accuracy"] > 0.97
+
+
+def test_a_font_that_is_missing_on_this_machine_costs_the_metrics_alone(folder: Path, tmp_path: Path) -> None:
+    words = [
+        "render",
+        f"{folder}/valid.txt",
+        "--renderer",
+        f"{folder}/latin.ttf",
+        "--max-patches",
+        "48",
+        "--column",
+        "text",
+    ]
+    assert not run_here([*words, "--out", f"{tmp_path}/rows"]).code
+    given = {"data.train": f"{tmp_path}/rows/train", "data.valid": f"{tmp_path}/rows/train", "data.renderer": "null"}
+    assert read(folder, lambda true: true, **given)
+    (font,) = (tmp_path / "rows/train/renderer").glob("*.ttf")
+    font.unlink()
+    assert not read(folder, lambda true: true, **given)

@@ -6,7 +6,6 @@ candidates for them, S pixels of a character.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pretrainkit.data.order import Order
+from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
@@ -28,23 +28,8 @@ from pretrainkit.training.precision import Precision
 
 NUM_TEXTS = 128
 """Maximum number of held-out texts in which characters are read."""
-
-
-class Letter(NamedTuple):
-    """A character that is drawn in the columns from `begin` to before `end`, with ink from `ink` on."""
-
-    character: str
-    begin: int
-    end: int
-    ink: int
-
-
-class Hidden(NamedTuple):
-    """A hidden character: its columns in the true picture and in the reconstructed one, float32 (P, S / P) each."""
-
-    character: str
-    truth: NDArray[np.float32]
-    drawn: NDArray[np.float32]
+Hidden = tuple[str, NDArray[np.float32], NDArray[np.float32]]
+"""A hidden character, and its columns in the true and in the reconstructed picture, (P, S / P)."""
 
 
 def read_characters(config: PixelRun, model: nn.Module, source: PixelSource, precision: Precision) -> dict[str, float]:
@@ -61,38 +46,42 @@ def read_characters(config: PixelRun, model: nn.Module, source: PixelSource, pre
     folder = renderer_folder(config.data)
     if folder is None:
         return {}
-    renderer = load_renderer(folder)
+    try:
+        renderer = load_renderer(folder).opened()
+    except (DataError, MissingPackageError):  # another machine drew the rows
+        return {}
     hidden: dict[int, list[Hidden]] = defaultdict(list)
     seen: dict[int, set[str]] = defaultdict(set)
-    """Characters of each width: those to read, and all."""
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     num, size = min(NUM_TEXTS, config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
     for begin in range(0, num, size):
         records = order.records(np.arange(begin, min(begin + size, num)))
         examples = source.examples(records)
-        B, N = examples.is_masked_BN.shape
+        (B, N), P = examples.is_masked_BN.shape, config.model.patch_size
         is_hidden_BN = examples.is_masked_BN & (np.arange(N) <= examples.num_text_patches_B[:, None])
         batch = pack(examples.pixels, examples.num_text_patches_B, is_hidden_BN, pad_to=config.data.pad_to)
         on_device = {name: torch.from_numpy(array).to(precision.device) for name, array in batch.items()}
         with evaluation_mode(model), torch.no_grad(), precision.autocast():
             predicted_KF = model(on_device, N).float().cpu()
         drawn_KF = true_scale(config, torch.from_numpy(batch["target_patches"]), predicted_KF)[: is_hidden_BN.sum()]
-        P = config.model.patch_size
         true_BPX = _grey(examples.pixels, is_color=examples.pixels.ndim == 4)
         drawn_BPX = true_BPX.copy()
         drawn_BPX.reshape(B, P, N, P).swapaxes(1, 2)[is_hidden_BN] = drawn_KF.view(-1, P, P, 3).mean(-1).numpy()
         for row, (component, index) in enumerate(zip(records.source.tolist(), records.index.tolist(), strict=True)):
             text, _ = source.components[component].stored(index)
+            if not text:
+                continue
             page = Page(renderer, text)
             painted_XP = page.paint()
             painted_PX = _grey(painted_XP, is_color=painted_XP.ndim == 3).T
-            if not text or not np.array_equal(painted_PX, true_BPX[row, :, : painted_PX.shape[1]]):
-                continue  # the text is not stored, or another renderer drew it
+            if not np.array_equal(painted_PX, true_BPX[row, :, : painted_PX.shape[1]]):
+                continue  # another renderer drew it
             for character, left, right, ink in letters(page):
                 seen[right - left].add(character)
                 if is_hidden_BN[row, ink // P : -(-right // P)].all():
-                    pictures = true_BPX[row, :, left:right], drawn_BPX[row, :, left:right]
-                    hidden[right - left].append(Hidden(character, *pictures))
+                    hidden[right - left].append(
+                        (character, true_BPX[row, :, left:right], drawn_BPX[row, :, left:right])
+                    )
     read = np.array(
         [score for width, several in hidden.items() for score in _scores(renderer, sorted(seen[width]), several)]
     )
@@ -102,8 +91,9 @@ def read_characters(config: PixelRun, model: nn.Module, source: PixelSource, pre
     return dict(zip(names, read.mean(0).tolist(), strict=True))
 
 
-def letters(page: Page) -> Iterator[Letter]:
-    """Yield the visible characters of a page that are drawn whole. Bigrams are left out."""
+def letters(page: Page) -> Iterator[tuple[str, int, int, int]]:
+    """Yield each visible character that is drawn whole: its first column, the one after its last, and the first one
+    that may have ink. Bigrams are left out."""
     for part in page.parts:
         if not isinstance(part, (RunningPart, WordsPart)):
             continue
@@ -112,22 +102,21 @@ def letters(page: Page) -> Iterator[Letter]:
             edges_T2 = np.sort(part.lines.edges(index), axis=1) + column
             for character, left, right in zip(text, np.floor(edges_T2[:, 0]), np.ceil(edges_T2[:, 1]), strict=True):
                 if not character.isspace() and 0 <= left < right <= part.end:
-                    yield Letter(character, int(left), int(right), max(int(left), column))
+                    yield character, int(left), int(right), max(int(left), column)
 
 
 def _scores(renderer: Renderer, candidates: list[str], hidden: list[Hidden]) -> NDArray[np.bool_]:
     """Return whether each character is read correctly: reconstructed, true, and guessed, bool (M, 3)."""
-    width = hidden[0].truth.shape[1]
-    glyphs_AS = np.stack([_centred(_glyph(renderer, character, width)) for character in candidates])
-    truth = np.array([letter.character for letter in hidden])
-    guess = Counter(truth.tolist()).most_common(1)[0][0]
-
-    def is_read(pictures: list[NDArray[np.float32]]) -> NDArray[np.bool_]:
-        scores_MA = np.stack([_centred(picture) for picture in pictures]) @ glyphs_AS.T
-        return np.array(candidates)[scores_MA.argmax(1)] == truth
-
-    drawn, true = ([letter.drawn for letter in hidden], [letter.truth for letter in hidden])
-    return np.stack([is_read(drawn), is_read(true), truth == guess], axis=1)
+    characters, true, drawn = zip(*hidden, strict=True)
+    width, truth_M = true[0].shape[1], np.array(characters)
+    glyphs_AS = np.stack([_centred(_glyph(renderer, candidate, width)) for candidate in candidates])
+    read = [
+        np.array(candidates)[(np.stack([_centred(picture) for picture in pictures]) @ glyphs_AS.T).argmax(1)]
+        for pictures in (drawn, true)
+    ]
+    return (
+        np.stack([*read, np.full(len(truth_M), Counter(characters).most_common(1)[0][0])], axis=1) == truth_M[:, None]
+    )
 
 
 def _glyph(renderer: Renderer, character: str, width: int) -> NDArray[np.float32]:
@@ -140,8 +129,7 @@ def _glyph(renderer: Renderer, character: str, width: int) -> NDArray[np.float32
 
 def _grey(pixels: NDArray[np.uint8], *, is_color: bool) -> NDArray[np.float32]:
     """Return the mean of the three colours in the last dimension, or the values if there is none; white is 1."""
-    grey = pixels.astype(np.float32) / 255
-    return grey.mean(-1) if is_color else grey
+    return np.asarray(pixels.mean(-1) if is_color else pixels, np.float32) / np.float32(255)
 
 
 def _centred(picture: NDArray[np.float32]) -> NDArray[np.float32]:
