@@ -2,9 +2,11 @@
 
 import dataclasses
 import inspect
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
+import torch
 
 from pretrainkit import api
 from pretrainkit.eval.inference import InferenceRequest, RequestOptions
@@ -58,3 +60,10 @@ def test_no_function_of_the_api_takes_just_anything() -> None:
 
 def test_hints_can_be_resolved() -> None:
     assert get_type_hints(GenerateOptions)["top"] is int
+
+
+def test_the_old_name_of_the_inputs_of_generate_is_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = SimpleNamespace(model=torch.nn.Identity(), generate=lambda prompts, **options: [options])
+    monkeypatch.setattr(api, "open_model", lambda path, averaged: opened)
+    with pytest.deprecated_call(match="inputs"):
+        assert api.generate("run", [], given=["rgb"]) == [{"inputs": ["rgb"]}]  # type: ignore[call-arg]

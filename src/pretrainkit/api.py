@@ -7,6 +7,7 @@ of the work.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -340,6 +341,9 @@ def generate(
     from pretrainkit.dist.env import init_world
 
     given: dict[str, Any] = dict(options)
+    if "given" in given:
+        warnings.warn("the option `given` of generate is called `inputs` now", DeprecationWarning, stacklevel=2)
+        given["inputs"] = given.pop("given")
     with init_world(device) as world:
         if "then" in given:
             models = [open_model(further, averaged=averaged) for further in given["then"]]

@@ -33,7 +33,7 @@ def generate(
         ),
     ] = None,
     decoding: Decoding,
-    given: Annotated[
+    inputs: Annotated[
         list[str] | None,
         Option("--from", metavar="NAME[=TEXT|=FILE]", help="4M: an input, such as rgb=photo.png. May be repeated."),
     ] = None,
@@ -86,11 +86,11 @@ def generate(
 
     For all rows of a file, or all examples of a task, use `pretrainkit infer`.
     """
-    is_chain = any(option is not None for option in (given, to, from_data, plan))
+    is_chain = any(option is not None for option in (inputs, to, from_data, plan))
     prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])
     names = None if to is None else [name for name in to.split(",") if name]
     given_options: dict[str, Any] = {"top": top, "images": images, "num": num, **decoding.given()}
-    given_options |= {"given": given, "to": names, "from_data": from_data, "plan": plan, "settings": settings}
+    given_options |= {"inputs": inputs, "to": names, "from_data": from_data, "plan": plan, "settings": settings}
     given_options |= {"then": then, "image_tokenizers": tokenizer}
     given_options["out"] = out or (Path("generated") if is_chain else None)
     options = {name: value for name, value in given_options.items() if value is not None}

@@ -227,7 +227,7 @@ class GenerateOptions(TypedDict, total=False):
     seed: int
     max_length: int
     batch_size: int  # number of examples per forward pass
-    given: Sequence[str]  # 4M: NAME=TEXT or NAME=FILE; with `from_data`: names of the inputs
+    inputs: Sequence[str]  # 4M: NAME=TEXT or NAME=FILE; with `from_data`: names of the inputs
     to: Sequence[str]  # 4M: names of targets, in order
     from_data: int  # 4M: number of held-out samples of the run's data to use as examples
     plan: str | Path  # 4M: a YAML file of a `GenerationPlan`

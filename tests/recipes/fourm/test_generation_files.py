@@ -65,15 +65,15 @@ def test_every_target_is_generated_from_every_input(setup: Setup) -> None:
     for given in (f"rgb={setup.photo}", "caption=a red ball", "det=v0=1 v1=2 v2=300 v3=400 ball"):
         name = given.partition("=")[0]
         targets = [one for one in ("rgb", "depth", "seg", "caption", "det") if one != name or name == "rgb"]
-        found = setup(given=[given], to=targets, temperature=0.5, seed=1)[0]["outputs"]
+        found = setup(inputs=[given], to=targets, temperature=0.5, seed=1)[0]["outputs"]
         assert len(found) == len(targets)
         assert all(len(found[one]) == 64 for one in found if "@" in one)
 
 
 def test_written_tokens_are_read_back_equal(setup: Setup, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tokens = setup(given=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1)[0]["outputs"]
-    written = setup(given=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1, out=out)
+    tokens = setup(inputs=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1)[0]["outputs"]
+    written = setup(inputs=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1, out=out)
     assert {path.name for path in (out / "0000").iterdir()} == {
         "colors@64.png", "depth@64.png", "seg@64.png", "det.json", "caption.json"
     }  # fmt: skip
@@ -83,15 +83,15 @@ def test_written_tokens_are_read_back_equal(setup: Setup, tmp_path: Path) -> Non
     assert Image.open(out / "sheet.png").size[0] > 600
     seg = np.asarray(Image.open(out / "0000" / "seg@64.png"))
     assert seg[::8, ::8].reshape(-1).tolist() == tokens["seg@64"]
-    again = setup(given=[f"seg={out}/0000/seg@64.png", f"colors={out}/0000/colors@64.png"], to=["caption"])
-    assert again[0]["given"] == {"seg": f"{out}/0000/seg@64.png", "colors": f"{out}/0000/colors@64.png"}
+    again = setup(inputs=[f"seg={out}/0000/seg@64.png", f"colors={out}/0000/colors@64.png"], to=["caption"])
+    assert again[0]["inputs"] == {"seg": f"{out}/0000/seg@64.png", "colors": f"{out}/0000/colors@64.png"}
     with pytest.raises(InputError, match="not an empty folder"):
         setup("a red ball", to=["depth"], out=out)
 
 
 def test_a_median_is_the_same_for_all_variations_and_for_every_seed(setup: Setup) -> None:
     settings = ["depth.take=median", "depth.num_steps=1"]
-    options = {"given": [f"rgb={setup.photo}"], "to": ["depth"], "num": 2}
+    options = {"inputs": [f"rgb={setup.photo}"], "to": ["depth"], "num": 2}
     found = [one["outputs"]["depth@64"] for seed in (1, 2) for one in setup(seed=seed, settings=settings, **options)]
     assert found == [found[0]] * 4
     drawn = [one["outputs"]["depth@64"] for one in setup(seed=1, settings=settings[1:], **options)]
@@ -99,7 +99,7 @@ def test_a_median_is_the_same_for_all_variations_and_for_every_seed(setup: Setup
 
 
 def test_samples_of_the_data_are_compared_with_the_truth(setup: Setup) -> None:
-    answers = setup(given=["rgb"], from_data=3, to=["depth", "seg", "caption"], temperature=0)
+    answers = setup(inputs=["rgb"], from_data=3, to=["depth", "seg", "caption"], temperature=0)
     assert [set(one["figures"]) for one in answers] == [{"depth@64", "seg@64", "caption"}] * 3
     summary = answers[-1]["summary"]
     mean = np.mean([one["figures"]["depth@64"]["error"] for one in answers])
@@ -107,7 +107,7 @@ def test_samples_of_the_data_are_compared_with_the_truth(setup: Setup) -> None:
     assert {"error", "guessed_error", "accuracy", "guessed_accuracy"} <= summary["depth@64"].keys()
     assert summary["seg@64"]["guessed_accuracy"] > 0.5  # most of every picture is ground
     everything = setup(from_data=2, to=["rgb"])
-    assert everything[0]["given"].keys() == {"caption", "depth@64", "det", "seg@64"}  # not the photograph itself
+    assert everything[0]["inputs"].keys() == {"caption", "depth@64", "det", "seg@64"}  # not the photograph itself
 
 
 def test_prompts_are_captions_and_variations_differ(setup: Setup) -> None:
@@ -138,7 +138,7 @@ def test_prompts_become_the_inputs_of_training(setup: Setup) -> None:
 
 def test_texts_of_files_are_cut_as_in_training(setup: Setup, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("red " * 40)
-    setup(given=[f"caption={tmp_path}/long.txt"], to=["depth"])
+    setup(inputs=[f"caption={tmp_path}/long.txt"], to=["depth"])
     modality = next(one for one in setup.config.model.modalities if one.name == "caption")
     given = Link(setup.config, setup.model, TextVocabulary(setup.tokenizer))
     example = Example("0", {}, {"caption": File(b"red " * 40, "long.txt")})
@@ -205,13 +205,13 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
         ({"to": ["depht"]}, "no modality of that name\n  targets are caption"),
         ({"to": ["rgb@64"]}, "rgb@64 can only be an input"),
         ({"to": []}, "nothing to generate"),
-        ({"to": ["depth"], "given": ["rgbb=x.png"]}, "inputs are"),
-        ({"to": ["depth"], "given": ["rgb=/nowhere.png"]}, "No such file"),
-        ({"to": ["depth"], "given": [f"rgb={__file__}"]}, "cannot be read from a file of this type"),
-        ({"to": ["depth"], "given": ["rgb"]}, "NAME alone works only with --from-data"),
-        ({"to": ["depth"], "given": ["caption=" + "red " * 40]}, "has 121 tokens with its end mark.*at most 32"),
-        ({"to": ["depth"], "given": ["caption=a [S_2]"]}, "not numbered in order"),
-        ({"to": ["caption"], "given": ["caption=a red ball"]}, "caption is both an input and a target"),
+        ({"to": ["depth"], "inputs": ["rgbb=x.png"]}, "inputs are"),
+        ({"to": ["depth"], "inputs": ["rgb=/nowhere.png"]}, "No such file"),
+        ({"to": ["depth"], "inputs": [f"rgb={__file__}"]}, "cannot be read from a file of this type"),
+        ({"to": ["depth"], "inputs": ["rgb"]}, "NAME alone works only with --from-data"),
+        ({"to": ["depth"], "inputs": ["caption=" + "red " * 40]}, "has 121 tokens with its end mark.*at most 32"),
+        ({"to": ["depth"], "inputs": ["caption=a [S_2]"]}, "not numbered in order"),
+        ({"to": ["caption"], "inputs": ["caption=a red ball"]}, "caption is both an input and a target"),
         ({"to": ["depth"], "settings": ["depth.steps=3"]}, "no field 'steps'.*fields: modality, scheme, num_steps"),
         ({"to": ["depth"], "settings": ["seg.num_steps=3"]}, "there is no target 'seg'"),
         (
@@ -230,7 +230,7 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
             {"to": ["depth"], "settings": ["depth.temperature=-1"]},
             "depth.temperature cannot be -1.*accepted: number >= 0",
         ),
-        ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "there can be no other inputs"),
+        ({"to": ["depth"], "inputs": ["caption=x"], "from_data": 2}, "there can be no other inputs"),
     ],
 )
 def test_invalid_settings_are_refused(setup: Setup, options: dict[str, Any], message: str) -> None:
@@ -245,19 +245,19 @@ def test_a_run_without_held_out_data_is_refused_with_an_option_for_files(setup: 
         generate(config, *arguments, to=["depth"], from_data=1)
     advice = followed(refused.value, "recipes/fourm/generation/generate.py: --from-data takes held-out samples")
     given = advice.partition("--from ")[2].replace("NAME=FILE", f"rgb={setup.photo}")
-    assert generate(config, *arguments, to=["depth"], given=[given])[0]["outputs"]["depth@64"]
+    assert generate(config, *arguments, to=["depth"], inputs=[given])[0]["outputs"]["depth@64"]
 
 
 def test_a_broken_picture_is_refused_by_name(setup: Setup, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n but no more")
     with pytest.raises(InputError, match=r"broken\.png"):
-        setup(given=[f"rgb={tmp_path}/broken.png"], to=["depth"])
+        setup(inputs=[f"rgb={tmp_path}/broken.png"], to=["depth"])
 
 
 def test_the_report_shows_targets_beside_the_truth(setup: Setup) -> None:
     photograph, text = sample(setup.config, setup.model, open_source(setup.config, "valid"), 2)
-    assert "image" in photograph["given"][0]
-    assert "text" in text["given"][0]
+    assert "image" in photograph["input"][0]
+    assert "text" in text["input"][0]
     assert "image" in text["depth@64"][0]
     targets = {"colors@64", "depth@64", "seg@64", "caption", "det"}
     assert targets <= photograph.keys()
@@ -353,7 +353,7 @@ def test_figures_of_each_data_set_are_separate(setup: Setup) -> None:
         setup.model,
         setup.tokenizer,
         [],
-        given=["rgb"],
+        inputs=["rgb"],
         from_data=4,
         to=["depth"],
         settings=["depth.num_steps=1"],
@@ -371,7 +371,7 @@ def test_figures_have_their_number_of_examples(setup: Setup) -> None:
     names = ("rgb@64", "caption")
     valid = (one.model_copy(update={"name": "here"}), one.model_copy(update={"name": "there", "modalities": names}))
     config = setup.config.model_copy(update={"data": setup.config.data.model_copy(update={"valid": valid})})
-    options = {"given": ["rgb"], "to": ["depth", "caption"], "settings": ["depth.num_steps=1", "caption.max_tokens=2"]}
+    options = {"inputs": ["rgb"], "to": ["depth", "caption"], "settings": ["depth.num_steps=1", "caption.max_tokens=2"]}
     answers = generate(config, setup.model, setup.tokenizer, [], from_data=6, num=2, **options)
     summary, lines = answers[-1]["summary"], answers[-1]["text"].splitlines()
     assert (summary["depth@64"]["examples"], summary["caption"]["examples"]) == (3, 6)
@@ -388,7 +388,7 @@ def test_variations_together_are_their_mean_and_their_majority(setup: Setup) -> 
     found = Judge(depth, None).together([[one, two, two]], [one])
     assert found["accuracy"] == 0
     assert found["error"] == pytest.approx(2 * 2 / 3 * 5 / 64)
-    summary = setup(given=["rgb"], from_data=2, to=["depth"], num=2, settings=["depth.num_steps=1"])[-1]["summary"]
+    summary = setup(inputs=["rgb"], from_data=2, to=["depth"], num=2, settings=["depth.num_steps=1"])[-1]["summary"]
     assert {"together_error", "together_accuracy"} <= summary["depth@64"].keys()
 
 

@@ -133,7 +133,7 @@ class FourM(
         return sample(config, model, source, num)
 
     generate_options = (
-        *("given", "to", "plan", "settings", "seed", "temperature", "top_k", "top_p", "num"),
+        *("inputs", "to", "plan", "settings", "seed", "temperature", "top_k", "top_p", "num"),
         *("from_data", "out", "then", "image_decoders", "batch_size"),
     )
 

@@ -126,7 +126,7 @@ class Result:
         return {
             "example": self.example.key,
             "variation": self.variation,
-            "given": {n: v.name if isinstance(v, File) else v for n, v in self.example.values.items()},
+            "inputs": {n: v.name if isinstance(v, File) else v for n, v in self.example.values.items()},
             "outputs": outputs,
             **({"figures": metrics} if metrics else {}),
             "text": f"{self.name}: " + "; ".join(texts),
@@ -228,7 +228,7 @@ def generate(
     tokenizer: Path | None,
     prompts: Sequence[str],
     *,
-    given: Sequence[str] = (),
+    inputs: Sequence[str] = (),
     to: Sequence[str] = (),
     plan: str | Path | None = None,
     settings: Sequence[str] = (),
@@ -250,12 +250,12 @@ def generate(
         config: Bound config.
         model: Model in evaluation mode.
         tokenizer: Folder of the text tokenizer; None for models without sequences.
-        prompts: Captions, one for each example; at most one together with `given`.
+        prompts: Captions, one for each example; at most one together with `inputs`.
         then: Config, model and tokenizer of each further model in the chain.
         image_decoders: Decoders of image tokenizers by full name of the modality.
 
     Returns:
-        For each example and variation: "example", "variation", "given" (inputs), "outputs" (JSON values; for images the
+        For each example and variation: "example", "variation", "inputs", "outputs" (JSON values; for images the
         file, or the tokens without `out`), "figures" (metrics) if the truth is known, and a readable "text".
 
     Raises:
@@ -263,7 +263,7 @@ def generate(
     """
     links = [_link(*parts) for parts in ((config, model, tokenizer), *then)]
     full_plan = plan_of(plan, to, settings, {"temperature": temperature, "top_k": top_k, "top_p": top_p}, seed, num)
-    examples = _examples(links[0], prompts, given, full_plan, from_data)
+    examples = _examples(links[0], prompts, inputs, full_plan, from_data)
     chain = Chain(links, full_plan, dict.fromkeys(name for example in examples for name in example.values))
     decoders = dict(image_decoders or {})
     _check_decoders(decoders, chain)
@@ -351,16 +351,16 @@ def _link(config: FourMRun, model: FourM, tokenizer: Path | None) -> Link:
 
 
 def _examples(
-    link: Link, prompts: Sequence[str], given: Sequence[str], plan: GenerationPlan, from_data: int | None
+    link: Link, prompts: Sequence[str], inputs: Sequence[str], plan: GenerationPlan, from_data: int | None
 ) -> list[Example]:
     if from_data is not None:
-        if prompts or any("=" in value for value in given):
+        if prompts or any("=" in value for value in inputs):
             raise InputError(
                 "--from-data takes samples of the data, so there can be no other inputs\n"
                 "  write only names after --from, such as --from rgb"
             )
-        return _samples(link, given, plan, from_data)
-    words = from_words(given)
+        return _samples(link, inputs, plan, from_data)
+    words = from_words(inputs)
     if prompts and "caption" in words:
         raise InputError("captions are given twice: as prompts and by --from\n  leave out one of them")
     if words and len(prompts) > 1:
@@ -370,8 +370,8 @@ def _examples(
     return [Example(f"{number:04d}", {**caption, **values}) for number, caption in enumerate(captions)]
 
 
-def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
-    """Return held-out samples as examples. Without `given`, the inputs are all modalities that share no files with a
+def _samples(link: Link, inputs: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
+    """Return held-out samples as examples. Without `inputs`, the inputs are all modalities that share no files with a
     target."""
     if not link.config.data.valid:
         raise InputError(
@@ -380,10 +380,10 @@ def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -
         )
     source = open_source(link.config, "valid")
     targets = [m for target in plan.targets if (m := the_target(target.modality, link.modalities)) is not None]
-    named = [modality for name in given for modality in require_inputs(name, [link.modalities])]
+    named = [modality for name in inputs for modality in require_inputs(name, [link.modalities])]
     folders = {target.path for target in targets}
-    inputs = named or [m for m in link.modalities if m.is_input and m.path not in folders]
-    names = {modality.name for modality in inputs} - {target.name for target in targets}
+    used = named or [m for m in link.modalities if m.is_input and m.path not in folders]
+    names = {modality.name for modality in used} - {target.name for target in targets}
     return data_examples(source, spread(source.sizes, num), names)
 
 
@@ -533,7 +533,7 @@ def _report_rows(
         for row, example in enumerate(examples):
             result = Result(chain, example, 0, [contents.take([row]) for contents in known], {})
             for name, cell in result.cells().items():
-                heading = "given" if name.startswith("from ") else name
+                heading = "input" if name.startswith("from ") else name
                 if isinstance(cell, str):
                     rows[row][heading] = [{"text": cell}]
                 elif cell is not None:
