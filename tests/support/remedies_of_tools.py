@@ -285,7 +285,7 @@ CASES = [
     Case(CLOUD.replace("{out}", "9{out}"), "--out FOLDER", {"FOLDER": "{out}"}),
     Case(f"{CLOUD} --cloud accelerators=H100:2", r"--gpus-per-node \d"),
     Case(f"{CLOUD.replace('bucket=s3', 'task=tpu-vm --cloud bucket=s3')} --nproc 2", "leave out --nproc"),
-    Case("resume to-change num_steps=4 --launch same", "--launch", {"--launch": "none"}),
+    Case("resume to-launch num_steps=3 --launch same", "--launch", {"--launch": "none"}),
     Case("launch logs launched --rank 3", "pretrainkit launch status [^\n]*"),
     Case("launch status damaged", "pretrainkit resume [^\n]*", {"+": "num_steps=3"}),
     # programs
@@ -320,7 +320,7 @@ def prepare(folder: Path) -> None:
     put(folder / "hub-empty" / "train.csv", "text\n")
     put(folder / "hub-empty" / "test.csv", "text\nA text.\n")
     put(folder / "other-sweep" / "sweep.json", json.dumps({"from": "another", "settings": []}))
-    for name in ("to-change", "launched", "damaged"):
+    for name in ("to-change", "to-launch", "launched", "damaged"):
         copy("bert", folder / name)
     put(folder / "damaged" / "launch" / "launches.json", "{")
     LaunchFolder(folder / "launched").add(Launch("local", ("train",), ("train", "--resume"), job_ids=("1",)))
