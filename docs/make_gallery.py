@@ -129,7 +129,7 @@ the same.
 ABSENT = """\
 ## Not measured yet
 
-These have no run folder, so they are absent: `bert/mini` and its GLUE; MRPC, CoLA and SST-2 of `bert/modern-mini`;
+These have no run folder, so they are absent: `bert/mini` and its GLUE; CoLA and SST-2 of `bert/modern-mini`;
 GLUE from random weights; further seeds of rows with fewer than three. The pages of the recipes tell of longer
 trainings, whose run folders were not kept.
 """
