@@ -211,8 +211,8 @@ def make_plan(
     examples = min(config.data.microbatch_size or step.per_rank, step.per_rank)
     if config.parallel.fit == "auto":
         examples = min(examples, fitting.get(_strategy(config), examples))
-    has_tf32 = step.precision == "float32" and config.precision.matmul_tf32
-    peak = (peak_flops(name, "tf32") if has_tf32 else None) or peak_flops(name, step.precision)
+    uses_tf32 = step.precision == "float32" and config.precision.matmul_tf32
+    peak = (peak_flops(name, "tf32") if uses_tf32 else None) or peak_flops(name, step.precision)
     flops_per_step = step.flops_per_example * config.data.batch_size
     step_seconds = None if peak is None else flops_per_step / (num_gpus * peak * mfu)
     seconds = None if step_seconds is None or config.num_steps is None else config.num_steps * step_seconds
