@@ -18,7 +18,7 @@ from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.config.paths import absolute_paths, paths_here
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError, InputError
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import write_text
 from pretrainkit.launch.cloud import CloudConfig, launch_run
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
 from pretrainkit.launch.local import launch_local
@@ -145,8 +145,7 @@ def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool 
     text = dump_yaml(absolute_paths(resolved.config).model_dump(mode="json"))
     with folder.alone():
         for path, content in ((config, text), (origins, json.dumps(resolved.origins, indent=2) + "\n")):
-            with atomic_file(path) as file:  # ranks of other machines may be reading it
-                file.write(content.encode())
+            write_text(path, content)  # ranks of other machines may be reading it
     words = ["train", str(config), "--origins", str(origins), "--out", str(run.absolute()), "--resume"]
     return [*words, *(["--json"] if as_json else []), *(["--device", device] if device else [])]
 

@@ -28,6 +28,7 @@ from pretrainkit.files.manifest import (
     read_manifest,
     read_object,
     write_manifest,
+    write_text,
 )
 from pretrainkit.workers.processes import Progress, Quiet
 
@@ -204,8 +205,7 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
             return
     elif chunks.exists():  # parts of an unknown request, whose removal was interrupted
         shutil.rmtree(chunks)
-    with atomic_file(path) as file:
-        file.write(json.dumps(request, indent=2, ensure_ascii=False).encode() + b"\n")
+    write_text(path, json.dumps(request, indent=2, ensure_ascii=False) + "\n")
 
 
 def _differences(earlier: Mapping[str, Any], request: Mapping[str, Any]) -> str:

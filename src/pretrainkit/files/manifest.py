@@ -86,6 +86,12 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
         sync(path.parent)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file that is complete or absent, see `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
 def sync(path: Path) -> None:
     """Flush a file's content, or the names in a folder, to disk, so that they survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -141,8 +147,7 @@ def manifest_path(output: str | Path) -> Path:
 def write_manifest(output: str | Path, content: Mapping[str, Any]) -> Path:
     """Write the manifest of an existing folder or file atomically. Return its path."""
     path = manifest_path(output)
-    with atomic_file(path) as file:
-        file.write(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+    write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
     return path
 
 

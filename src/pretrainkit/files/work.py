@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file, explained_write_errors
+from pretrainkit.files.manifest import explained_write_errors, write_text
 
 
 @contextmanager
@@ -35,8 +35,7 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
                 f"  to finish it, run that command again; to discard it, remove {work}; or name another --out"
             )
         try:
-            with atomic_file(plan_path) as file:
-                file.write(json.dumps(plan).encode())
+            write_text(plan_path, json.dumps(plan))
             yield work
         except BaseException:  # also Ctrl-C: an attempt without finished tasks leaves nothing
             if not any(work.glob("*/task.json")):
@@ -49,8 +48,7 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
 
 def record_finished(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Mark the task with this folder as finished. Return `result`, which has the task's fingerprint as "key"."""
-    with atomic_file(folder / "task.json") as file:
-        file.write(json.dumps(result).encode())
+    write_text(folder / "task.json", json.dumps(result))
     return result
 
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.files.manifest import atomic_file, expected_form
+from pretrainkit.files.manifest import expected_form, write_text
 from pretrainkit.files.work import lock
 
 Kind = Literal["local", "slurm", "cloud"]
@@ -163,8 +163,7 @@ class LaunchFolder:
         self.prepare()
         with self.alone():
             launches = [*self.launches(), launch]
-            with atomic_file(self.path / "launches.json") as file:
-                file.write(_LAUNCHES.dump_json(launches, indent=2) + b"\n")
+            write_text(self.path / "launches.json", _LAUNCHES.dump_json(launches, indent=2).decode() + "\n")
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import write_text
 from pretrainkit.recipes.proposal import Decision, Proposal, RawData, Stage
 
 CONFIG, RUN, README = "config.yaml", "run.sh", "README.md"
@@ -55,8 +55,7 @@ def write_project(folder: Path, recipe: str, proposal: Proposal, stages: Sequenc
         (RUN, _script(folder, stages, proposal.raw)),
         (README, _readme(recipe, proposal, stages, data)),
     ):
-        with atomic_file(folder / name) as file:
-            file.write(text.encode())
+        write_text(folder / name, text)
     (folder / RUN).chmod(0o755)
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.exporting.folder import new_folder, require_writable
-from pretrainkit.files.manifest import atomic_file, made_by, read_object
+from pretrainkit.files.manifest import made_by, read_object, write_text
 from pretrainkit.project.files import REPORT, RUN, all_stages, as_json, write_project
 from pretrainkit.recipes.capabilities import StartsProjects
 from pretrainkit.recipes.proposal import ProjectRequest
@@ -109,8 +109,7 @@ def new_project(
     }
     with new_folder(folder) as aside:
         write_project(aside, recipe, proposal, stages, paths)
-        with atomic_file(aside / RECORD) as file:
-            file.write((json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+        write_text(aside / RECORD, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return Project(Path(out), record, is_new=True)
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pretrainkit.config.explain import explain
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.files.manifest import atomic_file, explained_write_errors
+from pretrainkit.files.manifest import atomic_file, explained_write_errors, write_text
 from pretrainkit.rendering.config import RendererConfig, RendererOptions
 from pretrainkit.rendering.fonts import SUFFIXES, font_files
 from pretrainkit.rendering.identity import describe, difference
@@ -174,8 +174,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    with atomic_file(path) as file:
-        file.write((json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pretrainkit.config.loader import difference, flatten
 from pretrainkit.errors import InputError
 from pretrainkit.eval.directions import FALLS, RISES
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import write_text
 from pretrainkit.report.charts import swatch
 from pretrainkit.report.curves import clock, training_seconds
 from pretrainkit.report.markup import Content, Markup, join, tag
@@ -26,9 +26,7 @@ _LOCAL_ENTRIES = ("command", "started", "folder", "directions", "sources", "resu
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     """Write the page that compares runs; return the file. Raises DataError if one is not a run or has no metrics, or
     `out` cannot be written, and InputError for more than `MAX_RUNS`."""
-    page = render_comparison(compared_runs(folders))
-    with atomic_file(out) as file:
-        file.write(page.encode())
+    write_text(out, render_comparison(compared_runs(folders)))
     return out
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import write_text
 from pretrainkit.report.bars import histogram, share_bars
 from pretrainkit.report.markup import Markup, join, row, tag
 from pretrainkit.report.numbers import DASH, number, percent, short
@@ -19,8 +19,7 @@ def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Pat
     """Write the page for a result of `corpus_stats` with "sample". The result may also have "num_near_duplicates", and
     under "languages" the counted kind ("language" or "script") with its counts in the sample. Raises DataError if `out`
     cannot be written; no partial file is left."""
-    with atomic_file(out) as file:
-        file.write(render_corpus(stats, title).encode())
+    write_text(out, render_corpus(stats, title))
     return out
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import write_text
 from pretrainkit.report.bars import histogram, share_bars
 from pretrainkit.report.markup import Markup, row, tag
 from pretrainkit.report.numbers import label, number
@@ -21,8 +21,7 @@ _LINES = "white-space: pre-line"
 def write_data_page(check: Mapping[str, Any], out: Path, *, title: str, recipe: str) -> Path:
     """Write the page for the fields of a `DataCheck` of a config of `recipe`. Raises DataError if `out` cannot be
     written; no partial file is left."""
-    with atomic_file(out) as file:
-        file.write(render_data(check, title, recipe).encode())
+    write_text(out, render_data(check, title, recipe))
     return out
 
 

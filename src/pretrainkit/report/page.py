@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import write_text
 from pretrainkit.report.bars import BAR_STYLE
 from pretrainkit.report.charts import COLORS, chart_panels, script_policy, scripts, style
 from pretrainkit.report.curves import loss_charts, other_charts, training_seconds
@@ -101,9 +101,7 @@ def write_report(run_folder: Path, out: Path | None = None) -> Path:
         DataError: There is no run, it has no metrics, or `out` cannot be written. No partial file is left.
     """
     out = run_folder / "report.html" if out is None else out
-    page = render(read_run(run_folder))
-    with atomic_file(out) as file:
-        file.write(page.encode())
+    write_text(out, render(read_run(run_folder)))
     return out
 
 

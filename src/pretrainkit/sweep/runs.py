@@ -15,7 +15,7 @@ from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError, RunError
-from pretrainkit.files.manifest import atomic_file, read_object
+from pretrainkit.files.manifest import read_object, write_text
 from pretrainkit.files.work import lock
 from pretrainkit.sweep.memory import Machine, MemoryBudget, gpu_of
 from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
@@ -117,9 +117,9 @@ class Sweep:
                     if cell != best and not self.keeps_all:
                         shutil.rmtree(self._weights(cell), ignore_errors=True)
         choices = [chosen[task] for task in self.plan.tasks]
-        _write(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
-        _write(self.out / "results.md", as_markdown(choices))
-        _write(self.out / "results.html", as_html(choices))
+        write_text(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
+        write_text(self.out / "results.md", as_markdown(choices))
+        write_text(self.out / "results.html", as_html(choices))
         return choices
 
     def submit(self, choices: Iterable[Choice], device: str | None = None) -> tuple[Path, list[str]]:
@@ -158,7 +158,7 @@ class Sweep:
                 )
             return
         self.out.mkdir(parents=True, exist_ok=True)
-        _write(path, json.dumps(shared, indent=2) + "\n")
+        write_text(path, json.dumps(shared, indent=2) + "\n")
 
     def _train(self, cells: list[Cell], chosen: Mapping[str, Choice], memory: MemoryBudget) -> None:
         def train(cell: Cell) -> int:
@@ -234,8 +234,3 @@ class Sweep:
         """Return the held-out metrics at the end of a run."""
         summary = read_object(self.out / cell.name / SUMMARY, "remove that run's folder to train it again")
         return {name.removeprefix("valid_"): value for name, value in summary.items() if name.startswith("valid_")}
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_file(path) as file:
-        file.write(text.encode())

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.files.manifest import atomic_file, made_by
+from pretrainkit.files.manifest import atomic_file, made_by, write_text
 from pretrainkit.files.work import work_folder
 from pretrainkit.tasks.cache import COMPLETED, MISSING, TaskCache, encoded_extras, extras_name, special_ids, task_folder
 from pretrainkit.tasks.steps import Example
@@ -151,8 +151,7 @@ def _write(task: Task, shard: Shard) -> int:
             ends.write((position + np.cumsum(lengths)).astype("<i8").tobytes())
             position += int(lengths.sum())
     entries = {name: writer.entry for name, writer in writers.items()}
-    with atomic_file(shard.done) as file:
-        file.write(json.dumps({"counts": counts, "entries": entries}).encode())
+    write_text(shard.done, json.dumps({"counts": counts, "entries": entries}))
     return shard.end - shard.begin
 
 
@@ -223,8 +222,7 @@ def _finish(task: Task, folder: Path, shards: Sequence[Shard], fingerprint: str)
         "made_by": made_by(),
     }
     for kind, content in (("info", info), ("stats", stats)):
-        with atomic_file(folder / f"{kind}.{split}.json") as file:
-            file.write(json.dumps(content, indent=2).encode() + b"\n")
+        write_text(folder / f"{kind}.{split}.json", json.dumps(content, indent=2) + "\n")
 
 
 def _stored_features(task: Task) -> list[str]:

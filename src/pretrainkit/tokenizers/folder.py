@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file, explained_write_errors, sync
+from pretrainkit.files.manifest import atomic_file, explained_write_errors, sync, write_text
 from pretrainkit.tokenizers.punkt import PunktParameters
 
 MODEL = "sentencepiece.model"
@@ -77,8 +77,7 @@ def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_file(path) as file:
-        file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def model_fingerprint(folder: Path) -> str:

@@ -35,7 +35,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import write_text
 from pretrainkit.tokenizers.abbreviations import LANGUAGES
 from pretrainkit.tokenizers.stops import FREE_STOPS, SPACED_STOPS, cut_at, stop_pattern
 
@@ -137,8 +137,7 @@ class PunktParameters:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON. The file is complete or absent."""
-        with atomic_file(Path(path)) as file:
-            file.write(json.dumps(self.as_dict(), ensure_ascii=False, indent=0).encode() + b"\n")
+        write_text(Path(path), json.dumps(self.as_dict(), ensure_ascii=False, indent=0) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PunktParameters":

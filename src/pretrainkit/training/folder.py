@@ -18,7 +18,7 @@ from typing import Any
 from pretrainkit.config.paths import moved_paths, record_beside
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import DataError, InputError, RunError
-from pretrainkit.files.manifest import atomic_file, read_object
+from pretrainkit.files.manifest import atomic_file, read_object, write_text
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Sample
 
@@ -91,7 +91,7 @@ class RunFolder:
 
     def record(self, config: RunConfig, provenance: Mapping[str, Any]) -> None:
         """Write config and provenance. Raises DataError if they cannot be written."""
-        _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
+        write_text(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
         self.write_json(PROVENANCE, provenance)
 
     def config_tree(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write a small JSON file into the folder, atomically."""
-        _write(self.path / name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        write_text(self.path / name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
         return self.path / name
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
@@ -212,11 +212,6 @@ def unwritable(path: Path, error: OSError) -> RunError:
         "  everything saved before is intact; free some space or fix the folder, "
         f"then resume with: pretrainkit resume {quote(str(path.parent))}"
     )
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_file(path) as file:
-        file.write(text.encode())
 
 
 def environment() -> dict[str, Any]:

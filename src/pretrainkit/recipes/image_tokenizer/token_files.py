@@ -28,7 +28,7 @@ from pretrainkit.data.aligned_crops import CropConfig, Part, centre_square, draw
 from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, archives_of, is_stream, open_samples, read_array
 from pretrainkit.data.tar import is_address
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file, read_object
+from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file, read_object, write_text
 from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 from pretrainkit.recipes.image_tokenizer.source import image_size, read_image, require_folder, suffixes_of
@@ -233,8 +233,7 @@ def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
 def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest once, with the first tokens."""
     if not path.is_file():
-        with atomic_file(path) as file:
-            file.write(json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
+        write_text(path, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
 
 
 def _require_same_manifest(path: Path, manifest: dict[str, Any]) -> None:
