@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pretrainkit.report.markup import Content, Markup, tag
-from pretrainkit.report.numbers import number, percent, scientific, short
+from pretrainkit.report.numbers import number, percent, short
 
 BAR_STYLE = """
 svg.chart { display: block; width: 100%; height: auto; font: 12px system-ui, -apple-system, "Segoe UI", sans-serif;
@@ -20,7 +20,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 50, 42
 _ROW = 24
 _NAME, _COUNT = 210, 130
 _TICK_SPACING = 64
-_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 def histogram(
@@ -38,11 +37,10 @@ def histogram(
     parts: list[Content] = [tag("text", unit, x=_LEFT - 44, y=39)]
     bottom = _HEIGHT - _BOTTOM
     high = max(counts) * 1.06
-    y_ticks = ticks(0, high, 4, whole=True)
-    for value, name in zip(y_ticks, tick_labels(y_ticks), strict=True):
+    for value in ticks(high):
         y = round(bottom - value / high * (bottom - _TOP), 1)
         parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", name, x=_LEFT - 8, y=y + 4, text_anchor="end"))
+        parts.append(tag("text", short(value), x=_LEFT - 8, y=y + 4, text_anchor="end"))
     slot = (_WIDTH - _RIGHT - _LEFT) / len(counts)
     total = sum(counts)
     for index, count in enumerate(counts):
@@ -102,49 +100,8 @@ def svg(parts: Sequence[Content], title: str, width: int, height: int) -> Markup
     )
 
 
-def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> list[float]:
-    """Return about `target` multiples of 1, 2, 2.5 or 5 times a power of ten within [low, high].
-
-    Args:
-        low: Finite, below `high`; far enough apart for floats (see `widened`).
-        target: Approximate number of ticks; the result has between half and about twice as many.
-        whole: True for whole numbers only; the result may then have fewer ticks.
-    """
-    rough = (high - low) / max(target, 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = min((s * power for s in _STEPS), key=lambda step: abs(math.log(step / rough)))
-    if whole:
-        step = max(1.0, 10 * round(step / 10) if step == 25 else step)
-        step = 5.0 if step == 2.5 else step
-    slack = 1e-9 * (high - low)
-    first, last = math.ceil((low - slack) / step), math.floor((high + slack) / step)
-    values = [i * step for i in range(first, last + 1)]
-    # Remove rounding errors: 0.30000000000000004 becomes 0.3.
-    digits = max(0, 2 - math.floor(math.log10(step)))
-    return [round(value, digits) + 0.0 for value in values] if 1e-300 < step < 1e15 else values
-
-
-def tick_labels(values: Sequence[float]) -> list[str]:
-    """Return one label per tick, all in the same format: '0.25', '1,000', '20k', '1.5M', '2e-5'."""
-    largest = max((abs(v) for v in values), default=0.0)
-    from_ = ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
-    unit, suffix = next(((unit, suffix) for least, unit, suffix in from_ if least <= largest < 1e16), (0.0, ""))
-    if unit:
-        shown = [_plain(v / unit) for v in values]
-        if max(map(len, shown)) <= 6:
-            return [text + suffix if v else "0" for text, v in zip(shown, values, strict=True)]
-    if largest >= 1e16 or 0 < largest < 1e-2:
-        return ["0" if v == 0 else scientific(v, 6) for v in values]
-    decimals = max((_decimals(v) for v in values), default=0)
-    if decimals > 6:
-        return ["0" if v == 0 else scientific(v, 12) for v in values]
-    return [f"{v:,.{decimals}f}" for v in values]
-
-
-def _decimals(value: float) -> int:
-    digits = f"{value:.12f}".rstrip("0")
-    return len(digits) - digits.index(".") - 1
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.{_decimals(value)}f}"
+def ticks(high: float) -> range:
+    """Return 3 to 7 multiples of 1, 2 or 5 times a power of ten, from 0 to `high`, or 0 and 1."""
+    power = 10 ** max(math.floor(math.log10(high / 4)), 0)
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= high / 6)
+    return range(0, math.floor(high) + 1, step)
