@@ -192,6 +192,16 @@ def test_rows_after_an_incomplete_one_are_read_and_incomplete_ones_are_counted(t
     ]
 
 
+def test_broken_lines_of_json_are_counted_with_the_place_of_the_first_ones(tmp_path):
+    photos = put_photos(tmp_path / "photos", 2)
+    lines = ['{"image": "000.png", "caption": "one"}', '{"image": "001.png", "capt', "", "[1]", "[" * 100_000]
+    (photos / "rows.jsonl").write_text("\n".join([*lines, '{"image": "001.png", "caption": "two"}', ""]))
+    project = new_project("clip", [photos], tmp_path / "project", hours=None)
+    assert find_loose_pairs(str(photos)).captions == {"000.png": ["one"], "001.png": ["two"]}
+    assert "lines that are not a JSON object" in str(project.record)
+    assert "rows.jsonl:2" in str(project.record)
+
+
 def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):
     photos = put_photos(tmp_path / "photos", 30)
     with pytest.raises(DataError, match="has a caption \\(images: 30\\)") as caught:

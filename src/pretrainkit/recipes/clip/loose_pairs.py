@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,11 @@ def find_loose_pairs(folder: str) -> LoosePairs:
         raise DataError(f"{folder} has no images ({', '.join(IMAGE_ENDINGS)})\n  give a folder with images")
     captions: dict[str, list[str]] = {}
     num_unknown, unknown = 0, ""
+    broken: list[str] = []
     by_name = {Path(image).name: image for image in images}
     known = set(images)
     for table in sorted(name for name in files if name.lower().endswith(_TABLES)):
-        for name, caption in _rows(os.path.join(folder, table)):
+        for name, caption in _rows(folder, table, broken):
             beside = os.path.normpath(os.path.join(os.path.dirname(table), name))
             image = beside if beside in known else by_name.get(Path(name).name)
             if image is None:
@@ -80,17 +81,19 @@ def find_loose_pairs(folder: str) -> LoosePairs:
     left_out = [LeftOut("images without a caption", len(without), tuple(without[:3]))] if without else []
     if num_unknown:
         left_out.append(LeftOut("captions of images that do not exist", num_unknown, (unknown,)))
+    if broken:
+        left_out.append(LeftOut("lines that are not a JSON object", len(broken), tuple(broken[:3])))
     return LoosePairs(folder, {image: captions[image] for image in images if image in captions}, tuple(left_out))
 
 
-def _rows(path: str) -> Iterable[tuple[str, str]]:
+def _rows(folder: str, table: str, broken: list[str]) -> Iterable[tuple[str, str]]:
     """Yield image ("" if it is missing) and caption of each row with a caption; nothing if the file is not a table with
-    these columns."""
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        if path.lower().endswith(".jsonl"):
-            rows: Iterable[dict[str, Any]] = (row for row in map(_object, file) if row is not None)
+    these columns. Lines that are not a JSON object are added to `broken`, as FILE:LINE."""
+    with open(os.path.join(folder, table), encoding="utf-8-sig", errors="replace", newline="") as file:
+        if table.lower().endswith(".jsonl"):
+            rows: Iterable[dict[str, Any]] = _objects(file, table, broken)
         else:
-            rows = csv.DictReader(file, delimiter="\t" if path.lower().endswith(".tsv") else ",")
+            rows = csv.DictReader(file, delimiter="\t" if table.lower().endswith(".tsv") else ",")
         for row in rows:
             image, caption = _first(row, IMAGE_COLUMNS), _first(row, CAPTION_COLUMNS)
             if caption is None or (image is None and not any(name in row for name in IMAGE_COLUMNS)):
@@ -99,12 +102,16 @@ def _rows(path: str) -> Iterable[tuple[str, str]]:
                 yield str(image or "").strip(), str(text).strip()
 
 
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def _objects(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield value
+        elif line.strip():
+            broken.append(f"{table}:{number}")
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> Any:
