@@ -1,6 +1,7 @@
 """The command line: the verbs work, wrong input is one message and exit code 2."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -56,6 +57,22 @@ def test_punkt_rules(words, tmp_path):
     wrong = run("encode", tmp_path, "--tokenizer", folder, "--out", "x", "--splitter", "none", "--punkt-rules", "nltk")
     assert isinstance(wrong.exception, InputError)
     assert "has no rules" in str(wrong.exception)
+
+
+@pytest.mark.parametrize(
+    ("splitter", "name", "counts"),
+    [
+        ("none", "text.jsonl", "1 document, N tokens"),
+        ("newline", "text.jsonl", "1 document, 2 sentences, N tokens"),
+        ("none", "text.bert.txt", "1 document, 2 sentences, N tokens"),
+    ],
+)
+def test_whole_documents_are_not_called_sentences(splitter, name, counts, unigram, tmp_path):
+    text = "One line.\nAnother line."
+    (tmp_path / name).write_text(json.dumps({"text": text}) if "json" in name else f"{text}\n", encoding="utf-8")
+    words = ("encode", tmp_path / name, "--tokenizer", unigram, "--out", tmp_path / "out", "--splitter", splitter)
+    shown = run(*words).stdout
+    assert re.sub(r"\d+ token", "N token", shown).partition(": ")[2].startswith(f"{counts} in 1 shard")
 
 
 def test_a_tokenizer_that_is_not_the_shards_is_refused(unigram, wordpiece, corpus, tmp_path):

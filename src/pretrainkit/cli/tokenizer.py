@@ -174,9 +174,11 @@ def encode(
         typer.echo(json.dumps(manifests, ensure_ascii=False))
         return
     for split, manifest in manifests.items():
+        # Without a splitter, only the lines of BERT text are sentences; other documents are whole.
+        is_whole = splitter == "none" and manifest["num_sentences"] == manifest["num_documents"]
+        counted = [word for word in ("document", "sentence", "token") if not (is_whole and word == "sentence")]
         typer.echo(
-            f"{out / split}: {amount(manifest['num_documents'], 'document')}, "
-            f"{amount(manifest['num_sentences'], 'sentence')}, {amount(manifest['num_tokens'], 'token')} "
+            f"{out / split}: {', '.join(amount(manifest[f'num_{word}s'], word) for word in counted)} "
             f"in {amount(len(manifest['shards']), 'shard')}, "
             f"fingerprint {manifest['fingerprint'][:12]}"
         )
