@@ -102,3 +102,13 @@ def test_a_model_that_is_not_the_manifests_is_refused(unigram, wordpiece, tmp_pa
     (tmp_path / "tokenizer" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=r"has 1500 pieces, but manifest\.json has 1400"):
         load_tokenizer(tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_bytes_of_incomplete_characters_are_shown_as_numbers(kind, request):
+    tokenizer = load_tokenizer(request.getfixturevalue(kind))
+    ids = tokenizer.encode("the 中 word").tolist()
+    second = next(place for place in range(len(ids)) if "\ufffd" in tokenizer.decode(ids[:place]))
+    assert tokenizer.readable(ids).strip() == "the 中 word"
+    assert tokenizer.readable(ids[:second]).strip() == "the \\xe4"
+    assert tokenizer.readable(ids[second:]) == "\\xb8\\xad word"

@@ -10,7 +10,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,11 @@ _RESTORE = "restore the folder from a copy, or train the tokenizer again"
 _MOST_UNUSED = 1 << 20
 """Number of ids without a piece that a vocabulary may have, in addition to one for each of its pieces."""
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+_PRINTED_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHER_BYTES = sorted({*range(256)}.difference(_PRINTED_BYTES))
+_BYTES_OF = {chr(byte): bytes([byte]) for byte in _PRINTED_BYTES}
+_BYTES_OF |= {chr(256 + number): bytes([byte]) for number, byte in enumerate(_OTHER_BYTES)}
+"""Maps the characters that stand for bytes in pieces of byte-level BPE to the bytes, as GPT-2 does."""
 _ROLES: dict[str, tuple[str, ...]] = {
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<s>", "<cls>"),
@@ -57,6 +62,7 @@ class Tokenizer(ABC):
     _begins_word: NDArray[np.bool_]
     """(V,) True where the text form of a piece marks the beginning of a word."""
     _pieces: list[str]
+    _is_byte_level = False
 
     @abstractmethod
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
@@ -92,6 +98,28 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; control ids are left out."""
+
+    def readable(self, ids: Sequence[int]) -> str:
+        """Return the text of ids like `decode`, with the bytes of incomplete characters as numbers, such as \\xe2."""
+        text = self.decode(ids)
+        if "\ufffd" not in text:
+            return text
+        parts: list[str] = []
+        kept = (index for index in ids if not self.is_special[index])
+        for is_bytes, group in groupby(kept, key=lambda index: self._is_byte_level or bool(self.is_byte[index])):
+            run = list(group)
+            if is_bytes:
+                parts.append(b"".join(map(self._bytes, run)).decode("utf-8", errors="backslashreplace"))
+            else:  # decoding drops the space before the first word
+                parts.append(" " * bool(parts and self._begins_word[run[0]]) + self.decode(run))
+        return "".join(parts)
+
+    def _bytes(self, index: int) -> bytes:
+        """Return the bytes of a piece of byte-level BPE, or the byte of a byte piece."""
+        piece = self._pieces[index]
+        if self._is_byte_level:
+            return b"".join(_BYTES_OF.get(character, character.encode()) for character in piece)
+        return bytes([int(piece[1:-1], 16)])
 
     def pieces(self) -> list[str]:
         """Return the text form of every id, V in all."""

@@ -171,4 +171,4 @@ def _text(ids: NDArray, truth: NDArray, tokenizer: Tokenizer, is_start: NDArray[
 
 def _decoded(run: list[int], tokenizer: Tokenizer, is_start: NDArray[np.bool_]) -> str:
     """Decode a run of ids, and restore the space before its first word, which decoding drops."""
-    return " " * int(is_start[run[0]]) + tokenizer.decode(run).strip() if run else ""
+    return " " * int(is_start[run[0]]) + tokenizer.readable(run).strip() if run else ""

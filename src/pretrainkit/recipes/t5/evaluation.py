@@ -202,7 +202,7 @@ def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
     kept = (token for token in tokens if token != ids.end)
     for is_text, group in groupby(kept, key=lambda token: token < tokenizer.vocab_size and token not in names):
         run = list(group)
-        parts += [tokenizer.decode(run)] if is_text else [names.get(token, "?") for token in run]
+        parts += [tokenizer.readable(run)] if is_text else [names.get(token, "?") for token in run]
     return " ".join(part for part in parts if part)
 
 
