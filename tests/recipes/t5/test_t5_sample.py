@@ -20,7 +20,7 @@ from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.optimizers.config import OptimizerConfig
 
-WORDS = SimpleNamespace(vocab_size=50, decode=lambda ids: " ".join(f"w{index}" for index in ids))
+WORDS = SimpleNamespace(vocab_size=50, readable=lambda ids: " ".join(f"w{index}" for index in ids))
 SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)
 
 
