@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit.cli.options import Branch, DryPush, Json, Private, print_path, print_upload
-from pretrainkit.cli.stages import shown_stages
+from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import DataError, InputError, import_optional
 
 if TYPE_CHECKING:
@@ -282,10 +282,6 @@ def _open(
     return opened
 
 
-def _counted(num: int, name: str) -> str:
-    return f"{num:,} {name}{'' if num == 1 else 's'}"
-
-
 def _show(result: dict[str, Any]) -> None:
     typer.echo(
         f"{result['set']} {result['split']}: {result['pairs']:,} pairs of {result['images']:,} images, "
@@ -302,7 +298,7 @@ def _show(result: dict[str, Any]) -> None:
         typer.echo(f"  left out: {count:,} {reason}")
     for reason, entry in result["bad"].items():
         images = entry.get("images")
-        captions = "" if images is None else f" ({_counted(entry['count'], 'caption')})"
-        typer.echo(f"  bad: {_counted(images or entry['count'], reason)}{captions}")
+        captions = "" if images is None else f" ({amount(entry['count'], 'caption')})"
+        typer.echo(f"  bad: {amount(images or entry['count'], reason)}{captions}")
         for example in entry["examples"]:
             typer.echo(f"    {example}")

@@ -24,7 +24,9 @@ def shown_stages() -> "Iterator[Progress]":
     """Yield the object to pass as `progress`. Turn an interrupt into a message that says how to continue."""
     try:
         if os.environ.get(VERBOSITY) == "quiet":
-            yield _Hidden()
+            from pretrainkit.workers.processes import Quiet
+
+            yield Quiet()
             return
         if not sys.stderr.isatty():
             yield _Shown()
@@ -38,19 +40,6 @@ def shown_stages() -> "Iterator[Progress]":
             yield _Shown(bars)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped\n  finished parts are kept: run the same command again to continue") from error
-
-
-class _Hidden:
-    """Print no progress."""
-
-    def stage(self, name: str, total: int, unit: str) -> None:
-        """Ignore a stage."""
-
-    def advance(self, number: int) -> None:
-        """Ignore progress within a stage."""
-
-    def note(self, message: str) -> None:
-        """Ignore a note."""
 
 
 class _Shown:

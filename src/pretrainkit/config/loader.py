@@ -92,7 +92,7 @@ def resolve(
     if problems:
         raise ConfigError(problems)
     leaves = flatten(config.model_dump(mode="json"))
-    return Resolved(config, {path: _origin_of(path, origins) for path in leaves})
+    return Resolved(config, {path: origin_of(path, origins) for path in leaves})
 
 
 _GAVE_WAY = ("default, because", "adjusted, because")
@@ -117,7 +117,7 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catal
             for path, value in conflict.remedies:
                 others = (_cause(other, origins) for other in conflict.settings if other != path)
                 cause = next(filter(None, others), None)
-                is_old = is_recorded and isinstance(conflict, Unread) and _origin_of(path, origins) == _MAPPING
+                is_old = is_recorded and isinstance(conflict, Unread) and origin_of(path, origins) == _MAPPING
                 if path in done or not (is_old or (cause and not _is_written(path, origins))):
                     continue
                 done.add(path)
@@ -134,7 +134,7 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catal
                 for leaf in [leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")]:
                     del origins[leaf]
                 kind = "default" if value is DEFAULT else "adjusted"
-                origins[path] = f"{kind}, because {cause} was overridden ({_origin_of(cause, origins)})"
+                origins[path] = f"{kind}, because {cause} was overridden ({origin_of(cause, origins)})"
                 break
         if not has_changed:
             if error is not None:
@@ -147,7 +147,7 @@ def _unsuited(config: Config, origins: Origins, catalog: Catalog) -> Iterator[Co
     """Yield a conflict for each preset value that does not suit the config's choices."""
     for origin in sorted({origin for origin in origins.values() if origin.startswith("preset ")}):
         for conflict in config.unsuited(catalog.preset(origin.removeprefix("preset "))):
-            if _origin_of(conflict.remedies[0][0], origins) == origin:
+            if origin_of(conflict.remedies[0][0], origins) == origin:
                 yield conflict
 
 
@@ -175,14 +175,14 @@ def with_origins(problem: str, origins: Origins) -> str:
 
 def _place_of(path: str, origins: Origins) -> str:
     """Return the origin of a value, or of the first value inside a nested config."""
-    return _origin_of(next((leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")), path), origins)
+    return origin_of(next((leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")), path), origins)
 
 
 def _cause(path: str, origins: Origins) -> str | None:
     """Return the user's setting that determined the value at `path`: `path` itself, or the cause of its change."""
     if _is_written(path, origins):
         return path
-    match = re.match(rf"(?:{'|'.join(_GAVE_WAY)}) (\S+) was overridden", _origin_of(path, origins))
+    match = re.match(rf"(?:{'|'.join(_GAVE_WAY)}) (\S+) was overridden", origin_of(path, origins))
     return None if match is None else match[1]
 
 
@@ -350,7 +350,7 @@ def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Orig
             if leaf.startswith(f"{path}.") and leaf.removeprefix(f"{path}.").partition(".")[0] not in kept:
                 del origins[leaf]
         cause = f"{path}.{choice}"
-        origins[path] = f"default, because {cause} was overridden ({_origin_of(cause, overlay_origins)})"
+        origins[path] = f"default, because {cause} was overridden ({origin_of(cause, overlay_origins)})"
     merged = _merge(tree, overlay)
     tree.clear()
     tree.update(merged)
@@ -381,10 +381,10 @@ def _at(tree: Any, path: str) -> Any:
     return tree
 
 
-def _origin_of(path: str, origins: Origins) -> str:
-    """Return the origin of the longest known path that contains `path`, or "default"."""
+def origin_of(path: str, origins: Origins, default: str = "default") -> str:
+    """Return the origin of the longest known path that contains `path`, or `default`."""
     while path:
         if path in origins:
             return origins[path]
         path = path.rpartition(".")[0]
-    return "default"
+    return default

@@ -15,7 +15,7 @@ from pretrainkit.report.numbers import DASH, duration, label, metric, number, sh
 from pretrainkit.report.page import Refresh, curves_section, html_page
 from pretrainkit.report.run_folder import Run, as_number
 from pretrainkit.report.run_table import named_runs, state_of
-from pretrainkit.report.tables import sample_cells, section, table, yaml_like
+from pretrainkit.report.tables import samples_table, section, table, yaml_like
 
 MAX_RUNS = 30
 _MAX_SAMPLES = 12
@@ -162,17 +162,8 @@ def _samples(runs: Sequence[Run]) -> Markup | None:
         if not equal:
             continue  # different examples cannot be compared
         own = list(dict.fromkeys(key for sample in samples for key in sample if key not in equal))
-        rows = [
-            tag("tr", tag("th", label(key)), tag("td", cell, colspan=str(len(own) or 1)))
-            for key, cell in zip(equal, sample_cells(samples[0], list(equal)), strict=True)
-        ]
-        if own:
-            rows.append(tag("tr", tag("th", "run"), *(tag("th", label(key)) for key in own)))
-        for i, (run, sample) in enumerate(zip(runs, samples, strict=True) if own else ()):
-            rows.append(
-                tag("tr", tag("th", swatch(i), run.name), *(tag("td", cell) for cell in sample_cells(sample, own)))
-            )
-        parts.append(tag("div", tag("table", tag("tbody", *rows), class_="samples progress"), class_="panel scroll"))
+        named = list(zip(_heads(runs)[1:], samples, strict=True))
+        parts.append(tag("div", samples_table(list(equal), own, "run", named), class_="panel scroll"))
     if not parts and any(run.samples for run in runs):
         return section("Samples", tag("p", "The runs show samples of different examples.", class_="quiet"))
     return section("Samples", *parts) if parts else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.config.loader import flatten
+from pretrainkit.config.loader import flatten, origin_of
 from pretrainkit.report.markup import Content, Markup, join, row, tag
 from pretrainkit.report.numbers import DASH, label, number
 from pretrainkit.report.run_folder import Run, Sample, as_number
@@ -60,15 +60,20 @@ def _over_time(steps: list[int], over_time: list[Sample]) -> Markup:
     changing = [key for key in columns if any(sample.get(key) != over_time[0].get(key) for sample in over_time)]
     changing = changing or columns[-1:]
     fixed = [key for key in columns if key not in changing]
-    span = str(len(changing))
-    rows = [
-        tag("tr", tag("th", label(key)), tag("td", cell, colspan=span))
-        for key, cell in zip(fixed, sample_cells(over_time[0], fixed), strict=True)
-    ]
-    rows.append(tag("tr", tag("th", "step"), *(tag("th", label(key)) for key in changing)))
-    for step, sample in zip(steps, over_time, strict=True):
-        cells = sample_cells(sample, changing)
-        rows.append(tag("tr", tag("th", number(step)), *(tag("td", cell) for cell in cells)))
+    return samples_table(fixed, changing, "step", list(zip(map(number, steps), over_time, strict=True)))
+
+
+def samples_table(
+    fixed: Sequence[str], changing: Sequence[str], kind: str, samples: Sequence[tuple[Content, Sample]]
+) -> Markup:
+    """Return a table of samples with their names: the `fixed` columns once, then the `changing` ones of each sample."""
+    first = sample_cells(samples[0][1], fixed)
+    span = str(len(changing) or 1)
+    rows = [tag("tr", tag("th", label(k)), tag("td", cell, colspan=span)) for k, cell in zip(fixed, first, strict=True)]
+    if changing:
+        rows.append(tag("tr", tag("th", kind), *(tag("th", label(key)) for key in changing)))
+        for name, sample in samples:
+            rows.append(tag("tr", tag("th", name), *(tag("td", cell) for cell in sample_cells(sample, changing))))
     return tag("table", tag("tbody", *rows), class_="samples progress")
 
 
@@ -142,7 +147,7 @@ def config_section(run: Run) -> Markup | None:
         return None
     leaves = flatten(run.config)
     sources = run.provenance.get("sources")
-    origins = {path: _origin(path, sources if isinstance(sources, dict) else {}) for path in leaves}
+    origins = {path: str(origin_of(path, sources if isinstance(sources, dict) else {}, "")) for path in leaves}
     changed = [path for path in leaves if origins[path] and not origins[path].startswith(_UNCHANGED)]
     earlier = _earlier_values(run.provenance)
     base = run.preset or next((o.removeprefix("preset ") for o in origins.values() if o.startswith("preset ")), "")
@@ -232,15 +237,6 @@ def section(title: str, *parts: Content) -> Markup:
 def table(heads: Iterable[str], rows: Iterable[Markup], class_: str | None = None) -> Markup:
     head = tag("tr", *(tag("th", name) for name in heads))
     return tag("table", tag("thead", head), tag("tbody", *rows), class_=class_)
-
-
-def _origin(path: str, sources: Mapping[str, Any]) -> str:
-    """Return the origin of `path`, or of the nearest setting that contains it."""
-    while path:
-        if path in sources:
-            return str(sources[path])
-        path = path.rpartition(".")[0]
-    return ""
 
 
 def _value(value: Any, depth: int = 0) -> Markup:
