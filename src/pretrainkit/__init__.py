@@ -6,30 +6,7 @@ The public functions are those of `pretrainkit.api`, loaded when first used, so 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pretrainkit.api import (
-        batches,
-        build_model,
-        check_data,
-        decode_tokens,
-        evaluate,
-        evaluate_checkpoints,
-        export,
-        generate,
-        import_model,
-        infer,
-        load_config,
-        load_model,
-        new_project,
-        open_image_tokenizer,
-        open_model,
-        open_renderer,
-        predict,
-        probe,
-        render,
-        resume,
-        tokenize_images,
-        train,
-    )
+    from pretrainkit.api import *
 
 __version__ = "0.1.0"
 

@@ -16,6 +16,7 @@ from typer import Argument, Option
 from pretrainkit.cli.options import Json, renamed
 from pretrainkit.cli.stages import amount
 from pretrainkit.config.base import shown
+from pretrainkit.config.loader import nested
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.report.numbers import duration
@@ -134,16 +135,12 @@ def _fit_lines(plan: "Plan", command: str | None) -> list[str]:
     lines += [f"  {reason}" for reason in plan.fit.reasons]
     if not plan.fit.settings:
         return [*lines, "nothing needs to be changed", f"  {command}"]
-    tree: dict[str, dict[str, Any]] = {}
-    for path, value in plan.fit.settings.items():
-        part, name = path.split(".")
-        tree.setdefault(part, {})[name] = value
     return [
         *lines,
         "on the command line:",
         f"  {command}",
         "or in the YAML file:",
-        indent(dump_yaml(tree).rstrip(), "  "),
+        indent(dump_yaml(nested(plan.fit.settings)).rstrip(), "  "),
     ]
 
 

@@ -255,6 +255,18 @@ def flatten(tree: Any) -> dict[str, Any]:
     return leaves
 
 
+def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested dicts of {dotted path: leaf}."""
+    tree: dict[str, Any] = {}
+    for path, value in leaves.items():
+        *parents, name = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
 ABSENT = "–"
 """Marks a setting that a config does not have."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.config.loader import nested
 from pretrainkit.files.manifest import write_text
 from pretrainkit.recipes.proposal import Decision, Proposal, RawData, Stage
 
@@ -77,13 +78,7 @@ def _config(proposal: Proposal) -> str:
         f"extends: {proposal.preset}",
     ]
     reasons = {decision.name: decision.reason for decision in proposal.decisions if decision.is_setting}
-    tree: dict[str, Any] = {}
-    for path, value in proposal.settings.items():
-        *parents, leaf = path.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = _Leaf(value, reasons[path])
+    tree = nested({path: _Leaf(value, reasons[path]) for path, value in proposal.settings.items()})
     return "\n".join([*lines, *_yaml(tree, "")]) + "\n"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import IO, Any
 
+from pretrainkit.config.loader import nested
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.exporting.folder import new_folder, require_writable
 from pretrainkit.files.manifest import made_by, read_object, write_text
@@ -92,7 +93,7 @@ def new_project(
         proposal = starter.propose(request)
     except DataError as error:
         raise _with_kinds(error, recipe) from error
-    resolve_config({"extends": proposal.preset, **_nested(proposal.settings)})
+    resolve_config({"extends": proposal.preset, **nested(proposal.settings)})
     stages = all_stages(proposal, request.hours)
     record = {
         "recipe": recipe,
@@ -193,14 +194,3 @@ def _with_kinds(error: DataError, recipe: str) -> DataError:
     """Add what each recipe reads to a message about data that cannot be used."""
     readable = [f"  {name} reads {item.reads}" for name, item in recipes_able(StartsProjects).items()]
     return DataError("\n".join([str(error), *readable]))
-
-
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in settings.items():
-        *parents, leaf = path.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = value
-    return tree

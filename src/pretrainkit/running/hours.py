@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pretrainkit.config.loader import Origins, flatten
+from pretrainkit.config.loader import Origins, flatten, nested
 from pretrainkit.errors import InputError
 from pretrainkit.files.manifest import explained_write_errors
 from pretrainkit.running.configs import recorded_config
@@ -90,12 +90,9 @@ def with_steps_for(
 
 def _with_planned(config: RunConfig, planned: Mapping[str, int | None]) -> RunConfig:
     """Return the config with the values of `planned`, which are named by dotted path."""
-    for path, value in planned.items():
-        part, _, name = path.rpartition(".")
-        config = config.changed(**({part: {name: value}} if part else {name: value}))
-        if path == "evaluate.every_steps":
-            config = config.changed(evaluate={"every_epochs": None})
-    return config
+    if "evaluate.every_steps" in planned:
+        planned = {**planned, "evaluate.every_epochs": None}
+    return config.changed(**nested(planned))
 
 
 def _is_from_user(path: str, origins: Mapping[str, str]) -> bool:
