@@ -1,9 +1,7 @@
 """AutoAugment's 25 ImageNet policies as ZeroVL applies them.
 
 Source: Cubuk et al. 2018, https://arxiv.org/abs/1805.09501, table 9. Levels, signs and fills are those of the
-implementation that ZeroVL uses: rotations have no random sign, and uncovered corners are grey. Results equal those of
-Pillow's ImageOps and ImageEnhance bit for bit. An operation that is a lookup table made from the histogram is combined
-with the following operations on values: the histogram after a table can be computed from the one before it.
+implementation that ZeroVL uses: rotations have no random sign, and uncovered corners are grey.
 """
 
 from __future__ import annotations
@@ -14,22 +12,16 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pretrainkit.images.pillow import Pixels, grey_images, planes_of, to_pillow
+from pretrainkit.images.pillow import Pixels, to_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Stream = np.random.Generator | random.Random
 """A random number generator. Python's gives the same sequence as the original."""
-Counts = NDArray[np.int64]
-"""Histogram: number of pixels of each of the V = 256 values, (3, V)."""
-Table = NDArray[np.uint8]
-"""Lookup table: new value for each value, (3, V)."""
 
 GREY = (128, 128, 128)
-_VALUES = np.arange(256)
 _POSTERIZE_BITS = (8, 8, 7, 7, 6, 6, 5, 5, 4, 4)
 
 
@@ -119,84 +111,24 @@ def amount(name: str, level: int, sign: int = 1) -> float:
 
 def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
     """Apply all operations in order, and return an image of the same size."""
-    table_3V: Table | None = None
-    for operation in operations:
-        if operation.name in _FROM_VALUES:
-            if table_3V is None:
-                image_HW3 = _from_values(image_HW3, operation)
-            else:
-                table_3V = _from_values(table_3V, operation)
-        elif operation.name in _FROM_HISTOGRAM:
-            next_3V = _FROM_HISTOGRAM[operation.name](_histogram(image_HW3, table_3V))
-            # The second table is indexed by the values of the first.
-            table_3V = next_3V if table_3V is None else np.take_along_axis(next_3V, table_3V.astype(np.intp), axis=1)
-        else:
-            image_HW3 = np.asarray(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
-            table_3V = None
-    return _look_up(image_HW3, table_3V)
-
-
-def _from_values(values: Pixels, operation: Operation) -> Pixels:
-    """Apply a value-wise operation to an image or to the values of a table, uint8 of any shape."""
-    match operation.name:
-        case "posterize":
-            return values & np.uint8(256 - 2 ** (8 - int(operation.amount)))
-        case "solarize":
-            if operation.amount > 255:
-                return values  # NumPy 2.0 to 2.2 crash when a strided array is compared with 256
-            is_inverted = values >= math.ceil(operation.amount)
-            return values ^ np.negative(is_inverted.view(np.uint8))
-        case _:
-            return ~values
-
-
-def _histogram(image_HW3: Pixels, before_3V: Table | None) -> Counts:
-    """Return the histogram of an image after applying the table `before_3V` to it."""
-    counts_3V = np.array([plane.histogram() for plane in grey_images(planes_of(image_HW3))], np.int64)
-    if before_3V is None:
-        return counts_3V
-    after = [np.bincount(row_V, weights=counts_V, minlength=256) for row_V, counts_V in zip(before_3V, counts_3V)]
-    return np.array(after, np.int64)
-
-
-def _stretched(counts_3V: Counts) -> Table:
-    """Return a table that maps the smallest value of each colour to 0 and the largest to 255."""
-    is_present_3V = counts_3V > 0
-    lowest_31 = is_present_3V.argmax(axis=1, keepdims=True)
-    highest_31 = 255 - is_present_3V[:, ::-1].argmax(axis=1, keepdims=True)
-    scale_31 = 255.0 / np.maximum(highest_31 - lowest_31, 1)
-    table_3V = np.clip((_VALUES * scale_31 - lowest_31 * scale_31).astype(np.int64), 0, 255)
-    return np.where(lowest_31 == highest_31, _VALUES, table_3V).astype(np.uint8)
-
-
-def _equalized(counts_3V: Counts) -> Table:
-    """Return a table that equalizes the histogram: as far as possible, each value gets the same number of pixels."""
-    highest_31 = 255 - (counts_3V > 0)[:, ::-1].argmax(axis=1, keepdims=True)
-    # Pillow leaves out the largest value that occurs, so that it becomes 255.
-    num_others_31 = counts_3V.sum(axis=1, keepdims=True) - np.take_along_axis(counts_3V, highest_31, axis=1)
-    step_31 = num_others_31 // 255
-    below_3V = step_31 // 2 + counts_3V.cumsum(axis=1) - counts_3V
-    table_3V = np.minimum(below_3V // np.maximum(step_31, 1), 255)
-    return np.where(step_31 == 0, _VALUES, table_3V).astype(np.uint8)
-
-
-_FROM_VALUES = ("posterize", "solarize", "invert")
-_FROM_HISTOGRAM = {"autocontrast": _stretched, "equalize": _equalized}
-
-
-def _look_up(image_HW3: Pixels, table_3V: Table | None) -> Pixels:
-    if table_3V is None:
+    if not operations:
         return image_HW3
-    image_3HW = planes_of(image_HW3)
-    # bytes.translate takes a third of the time of NumPy's indexing.
-    planes = [plane_HW.tobytes().translate(row_V.tobytes()) for plane_HW, row_V in zip(image_3HW, table_3V)]
-    return np.frombuffer(b"".join(planes), np.uint8).reshape(image_3HW.shape).transpose(1, 2, 0)
+    image = to_pillow(image_HW3)
+    for operation in operations:
+        image = _change(image, operation)
+    return np.asarray(image)
 
 
 def _change(image: Image, operation: Operation) -> Image:
-    from PIL import Image, ImageEnhance
+    from PIL import Image, ImageEnhance, ImageOps
 
     name, amount = operation
+    if name == "posterize":
+        return ImageOps.posterize(image, int(amount))
+    if name == "solarize":
+        return ImageOps.solarize(image, math.ceil(amount))
+    if name in ("autocontrast", "equalize", "invert"):
+        return getattr(ImageOps, name)(image)
     if name in _ENHANCERS:
         return getattr(ImageEnhance, name.capitalize())(image).enhance(amount)
     if name == "rotate":
