@@ -248,7 +248,7 @@ def test_an_export_that_the_disk_has_no_room_for_leaves_nothing(finished: Path, 
     with files_of_at_most(50_000):
         message = refused("export", finished, "--format", format, "--out", empty / "export", code=1)
     assert f"error: cannot write {empty}/export: " in message
-    assert "free some disk space" in followed(message, "exporting/folder.py: cannot write …: …")
+    assert "free some disk space" in followed(message, "files/outputs.py: cannot write …: …")
 
 
 def test_a_checkpoint_that_the_disk_has_no_room_for_leaves_those_before(

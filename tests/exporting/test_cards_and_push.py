@@ -124,7 +124,7 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path):
     (tmp_path / "taken.npz").touch()
     words = ("export", part("t5"), "--format", "t5x", "--out")
     message = refused(*words, tmp_path / "taken.npz")
-    assert "choose another --out" in followed(message, "exporting/folder.py: … exists / choose another --out")
+    assert "choose another --out" in followed(message, "files/outputs.py: … exists / choose another --out")
     succeed(*words, tmp_path / "other.npz")
 
 

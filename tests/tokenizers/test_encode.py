@@ -290,7 +290,7 @@ def test_a_corpus_without_text_is_refused_and_leaves_nothing(content, unigram, t
     assert not list((tmp_path / "out").rglob("*"))
 
 
-@pytest.mark.parametrize("name", [".tokenizer.partial", "manifest.json"])
+@pytest.mark.parametrize("name", ["tokenizer/", "manifest.json"])
 def test_a_disk_that_is_full_at_the_end_keeps_the_shards_for_the_next_attempt(
     prose, wordpiece, tmp_path, monkeypatch, name
 ):
@@ -298,14 +298,14 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_shards_for_the_next_attempt(
     monkeypatch.chdir(tmp_path)
     texts, out, whole = Path("texts"), Path("out"), Path("whole")
     texts.mkdir()
-    for number in range(2 if name == ".tokenizer.partial" else 300):
+    for number in range(2 if name == "tokenizer/" else 300):
         (texts / f"{number}.jsonl").write_text(json.dumps({"text": prose[number % 2][:1000]}))
     encode_corpus([texts], wordpiece, whole, SPLITTER, workers=1)
     shard_bytes = max(path.stat().st_size for path in whole.glob("*.bin"))
     tokenizer_bytes = max(path.stat().st_size for path in wordpiece.iterdir())
-    limit = shard_bytes if name == ".tokenizer.partial" else tokenizer_bytes
+    limit = shard_bytes if name == "tokenizer/" else tokenizer_bytes
     assert shard_bytes < tokenizer_bytes
-    assert name == ".tokenizer.partial" or tokenizer_bytes < (whole / "manifest.json").stat().st_size
+    assert name == "tokenizer/" or tokenizer_bytes < (whole / "manifest.json").stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max(limit, 2000), limits[1]))
     try:
@@ -314,7 +314,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_shards_for_the_next_attempt(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not (out / "manifest.json").exists()
-    assert not list(out.rglob("*.partial"))
+    assert not [path for path in out.rglob(".*") if path.name != ".work"]
     assert {path.name for path in out.glob("*.bin")} == {path.name for path in whole.glob("*.bin")}
     encode_corpus([texts], wordpiece, out, SPLITTER, workers=1)
     assert files(out) == files(whole)

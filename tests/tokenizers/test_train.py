@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.tokenizer import app
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, InputError
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
@@ -156,7 +156,7 @@ def test_missing_word_counts_and_existing_output_are_refused(words, tmp_path):
     (tmp_path / "note").write_text("mine")
     with pytest.raises(DataError, match="already exists"):
         train_tokenizer([words], tmp_path, TokenizerSettings(vocab_size=400))
-    with pytest.raises(DataError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot write"):
         train_tokenizer([words], tmp_path / "note" / "out", TokenizerSettings(vocab_size=400))
     assert (tmp_path / "note").read_text() == "mine"
 

@@ -36,7 +36,7 @@ def make(
     as_json: Json = False,
 ) -> None:
     """Write a renderer folder, for `pretrainkit render --renderer`, data.renderer and exports."""
-    from pretrainkit.exporting.folder import new_folder
+    from pretrainkit.files.outputs import new_folder
     from pretrainkit.rendering.folder import save_renderer
 
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):

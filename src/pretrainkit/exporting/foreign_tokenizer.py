@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
-from pretrainkit.exporting.folder import new_folder
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.rendering.folder import is_renderer
 from pretrainkit.tokenizers.folder import CONFIG_JSON, MODEL, TOKENIZER_JSON
 

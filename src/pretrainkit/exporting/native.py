@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrainkit.config.yaml import dump_yaml
-from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.exporting.settings import SETTINGS, write_settings
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.rendering.folder import copy_renderer, is_renderer
 from pretrainkit.tokenizers.folder import copy_tokenizer
 

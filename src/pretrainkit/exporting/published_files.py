@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.folder import new_file
 from pretrainkit.exporting.safetensors import listed_parts, read_tensors, write_tensors
 from pretrainkit.files.manifest import read_object
+from pretrainkit.files.outputs import new_file
 
 _WEIGHTS = "model.safetensors"
 _PICKLED = "pytorch_model"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.files.manifest import expected_form, read_object
+from pretrainkit.files.outputs import new_folder
 
 T = TypeVar("T")
 A = TypeVar("A", bound=str)

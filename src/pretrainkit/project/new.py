@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from pretrainkit.config.loader import nested
 from pretrainkit.errors import DataError, InputError, RunError
-from pretrainkit.exporting.folder import new_folder, require_writable
 from pretrainkit.files.manifest import made_by, read_object, write_text
+from pretrainkit.files.outputs import new_folder, require_writable
 from pretrainkit.project.files import REPORT, RUN, all_stages, as_json, write_project
 from pretrainkit.recipes.capabilities import StartsProjects
 from pretrainkit.recipes.proposal import ProjectRequest

@@ -12,7 +12,6 @@ from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml, read_text
 from pretrainkit.errors import ConfigError, DataError, InputError
-from pretrainkit.exporting.folder import new_file, new_folder
 from pretrainkit.exporting.settings import (
     REST,
     ROUNDED,
@@ -23,6 +22,7 @@ from pretrainkit.exporting.settings import (
     write_settings,
 )
 from pretrainkit.files.manifest import expected_form, read_object
+from pretrainkit.files.outputs import new_file, new_folder
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ImportedConfig,

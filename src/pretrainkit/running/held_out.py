@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError, InputError
-from pretrainkit.exporting.folder import new_file
 from pretrainkit.exporting.settings import SETTINGS, read_settings
+from pretrainkit.files.outputs import new_file
 from pretrainkit.recipes.capabilities import BuildsOnEncoder, Evaluates
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import first_able

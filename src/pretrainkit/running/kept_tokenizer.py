@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.exporting.folder import new_folder
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.recipes.capabilities import KeepsTokenizer
 from pretrainkit.recipes.recipe import Recipe, tokenizer_beside
 from pretrainkit.running.opened import Opened

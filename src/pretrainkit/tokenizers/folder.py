@@ -10,15 +10,14 @@ manifest.json                             kind, vocabulary size, special ids, se
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file, explained_write_errors, sync, write_text
+from pretrainkit.files.manifest import atomic_file, explained_write_errors, write_text
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.tokenizers.punkt import PunktParameters
 
 MODEL = "sentencepiece.model"
@@ -30,26 +29,6 @@ FORMAT = "pretrainkit tokenizer 1"
 _OF_OTHERS = ("special_tokens_map.json", "spiece.model", "tokenizer.model")
 _FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, PUNKT_JSON, *_OF_OTHERS, "manifest.json")
 """All files of a tokenizer; see the module docstring."""
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `out` when the block ends without an error, else removed. Raises
-    DataError if `out` already exists or cannot be written."""
-    refuse_existing(out)
-    aside = out.with_name(f".{out.name}.partial")
-    with explained_write_errors(out):
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        try:
-            yield aside
-            if out.is_dir():
-                out.rmdir()
-            os.replace(aside, out)
-            sync(out.parent)
-        except BaseException:  # also Ctrl-C and errors of the caller: an incomplete folder never remains
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
 
 
 def refuse_existing(out: Path) -> None:
@@ -67,6 +46,7 @@ def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None
     DataError if the folder cannot be written.
     """
     shutil.rmtree(out, ignore_errors=True)
+    refuse_existing(out)
     with new_folder(out) as aside:
         for name in _FILES:
             if (origin / name).is_file() and not (name == PUNKT_JSON and punkt):

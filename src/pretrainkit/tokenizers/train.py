@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file, fingerprint
+from pretrainkit.files.manifest import atomic_file, explained_write_errors, fingerprint
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.tokenizers import folder as files
 from pretrainkit.tokenizers import subwords, unigram
 from pretrainkit.tokenizers.punkt import PunktParameters
@@ -63,7 +64,7 @@ def manifest_of_existing(out: Path, settings: TokenizerSettings) -> dict[str, An
     """Return the manifest of a tokenizer that was trained into `out` with these settings; None if there is no folder.
     Raises DataError if `out` has other content."""
     path = out / "manifest.json"
-    with files.explained_write_errors(out):
+    with explained_write_errors(out):
         exists = path.is_file()
     if exists:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -100,7 +101,8 @@ def train_tokenizer(
     boundaries = punkt.fingerprint if punkt else None
     if existing is not None and (existing["source"], existing["punkt"]) == (source, boundaries):
         return existing
-    with files.new_folder(out) as aside:
+    files.refuse_existing(out)
+    with new_folder(out) as aside:
         try:
             contents, vocab_size = _contents(counts, settings), settings.vocab_size
         except TooFewPieces as error:

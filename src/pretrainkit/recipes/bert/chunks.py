@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import InputError, RunError
-from pretrainkit.exporting.folder import new_folder
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.tokenizers.shards import TokenShards
 
 MIN_SENTENCES = 4_000_000

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.exporting.folder import new_folder
 from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
 from pretrainkit.errors import InputError, RunError
-from pretrainkit.exporting.folder import new_folder
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.recipes.t5.ragged import Ragged, below
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tokenizers.shards import TokenShards

@@ -20,7 +20,7 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.eval.evaluator import evaluation_mode
-from pretrainkit.exporting.folder import new_folder
+from pretrainkit.files.outputs import new_folder
 from pretrainkit.images.pillow import Pixels, thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.chain import Chain, Target

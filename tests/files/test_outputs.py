@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pretrainkit.exporting.folder import new_file, new_folder
+from pretrainkit.files.outputs import new_file, new_folder
 
 WRITER = """
 import sys
 from pathlib import Path
-from pretrainkit.exporting.folder import new_file, new_folder
+from pretrainkit.files.outputs import new_file, new_folder
 
 with {"file": new_file, "folder": new_folder}[sys.argv[1]](Path(sys.argv[2])) as aside:
     (aside / "half" if aside.is_dir() else aside).write_text("half")
