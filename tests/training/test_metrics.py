@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.training import metrics
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import MetricsLog
 from pretrainkit.training.run import LogConfig
@@ -59,6 +60,19 @@ def test_broken_lines_in_the_middle_are_dropped_with_a_warning(tmp_path, caplog)
     MetricsLog(tmp_path, LogConfig(), resume_step=20).close()
     assert [line["step"] for line in read(path)] == [10, 20]
     assert "dropped 3 broken lines" in caplog.text
+
+
+@pytest.mark.parametrize("tail_bytes", [1, 40, 100, 1000, 1 << 20])
+@pytest.mark.parametrize("resume_step", [0, 1, 7, 29, 30, 99])
+@pytest.mark.parametrize("torn", ["", '{"step": 3', "x" * 200])
+def test_reading_only_the_end_of_a_log_changes_nothing(tmp_path, monkeypatch, tail_bytes, resume_step, torn) -> None:
+    monkeypatch.setattr(metrics, "_TAIL_BYTES", tail_bytes)
+    monkeypatch.setattr(metrics, "_NUM_EARLIER", 3)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}, "loss": {step}.5}}\n' for step in range(1, 31)) + torn)
+    with closing(MetricsLog(tmp_path, LogConfig(), resume_step)) as log:
+        assert [row["step"] for row in log.earlier] == list(range(1, min(resume_step, 30) + 1))[-3:]
+    assert read(path) == [{"step": step, "loss": step + 0.5} for step in range(1, min(resume_step, 30) + 1)]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path) -> None:

@@ -7,19 +7,24 @@ which it will write again.
 
 import json
 import logging
+import math
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.loggers import LOGGERS, LoggedRun, cells_of
 from pretrainkit.training.run import LogConfig
 from pretrainkit.training.watch import Sample
 
 _log = logging.getLogger(__name__)
+_NUM_EARLIER = 100
+"""Number of lines that a run remembers when it resumes; `Spikes` compares a loss with fewer."""
+_TAIL_BYTES = 1 << 20
+"""Number of bytes at the end of a log that are read when a run resumes; more if too few lines of them remain."""
 
 
 class MetricsLog:
@@ -38,21 +43,11 @@ class MetricsLog:
         self._path = folder / "metrics.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            cut_after(self._path, resume_step)
+            self.earlier = cut_after(self._path, resume_step)[-_NUM_EARLIER:]
+            """The last lines up to `resume_step`, each with its step."""
             self._file = self._path.open("a", encoding="utf-8")
         except OSError as error:
             raise DataError(f"cannot write {self._path}: {error.strerror}\n  choose another output folder") from error
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """Return all lines of the file, each with its step."""
-        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
-
-    @property
-    def last(self) -> dict[str, float]:
-        """Return the values of the newest line; empty if there is none."""
-        rows = self.rows
-        return {name: value for name, value in rows[-1].items() if name != "step"} if rows else {}
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Record values as of update number `step`. When this returns, the line is in the file, with NaN and infinity
@@ -84,24 +79,40 @@ class MetricsLog:
             logger.close()
 
 
-def cut_after(path: Path, resume_step: int) -> None:
-    """Drop lines after `resume_step`, an incomplete last line, and invalid lines."""
+def cut_after(path: Path, resume_step: int) -> list[dict[str, Any]]:
+    """Drop lines after `resume_step`, an incomplete last line, and invalid lines. Return the last lines that remain.
+
+    A log may have millions of lines, so only its end is read. Invalid lines further up remain; reports skip them.
+    """
     if not path.exists():
-        return
-    kept: list[str] = []
-    num_broken = 0
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    for line in lines[:-1]:  # after the last newline there is nothing, or a line that a crash cut off
-        try:
-            is_kept = json.loads(line)["step"] <= resume_step
-        except (ValueError, KeyError, TypeError):
-            num_broken += 1
-            continue
-        if is_kept:
-            kept.append(line)
-    if num_broken:
-        _log.warning("%s: dropped %d broken lines", path, num_broken)
-    if kept == lines[:-1] and not lines[-1]:
-        return
-    with atomic_file(path) as file:
-        file.writelines(f"{line}\n".encode() for line in kept)
+        return []
+    span = _TAIL_BYTES
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        while True:
+            file.seek(max(0, size - span))
+            if span < size:
+                file.readline()  # the end of a line that begins before the span
+            begin, content = file.tell(), file.read()
+            *lines, torn = content.split(b"\n")  # after the last newline, nothing or a line that a crash cut off
+            rows = [_row(line) for line in lines]
+            kept = [number for number, row in enumerate(rows) if row is not None and row["step"] <= resume_step]
+            if len(kept) >= _NUM_EARLIER or not begin:
+                break
+            span *= 4
+        if num_broken := rows.count(None):
+            _log.warning("%s: dropped %d broken lines", path, num_broken)
+        if len(kept) < len(lines) or torn:
+            file.seek(begin)
+            file.write(b"".join(lines[number] + b"\n" for number in kept))
+            file.truncate()
+    return [row for row in (rows[number] for number in kept) if row is not None]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Return the content of a line; None if it is not an object with a step."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+        return row if row["step"] <= math.inf else None
+    except (ValueError, KeyError, TypeError):
+        return None

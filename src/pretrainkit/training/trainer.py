@@ -216,8 +216,9 @@ class Trainer:
         cut_after(self.folder.path / EVALUATIONS, self.step - 1 if was_over else self.step)
         run_config = self.config.model_dump(mode="json")
         self._metrics_log = MetricsLog(self.folder.path, self.config.log, self.step, run_config=run_config)
-        self._spikes = Spikes(self.config.log.spikes, (row.get("loss") for row in self._metrics_log.rows))
-        return self._metrics_log.last if was_over else {}
+        self._spikes = Spikes(self.config.log.spikes, (row.get("loss") for row in self._metrics_log.earlier))
+        last = self._metrics_log.earlier[-1:] if was_over else []
+        return {name: value for row in last for name, value in row.items() if name != "step"}
 
     def _update(
         self, step: int, host_batches: list[HostBatch], diagnostics: Diagnostics | None
