@@ -56,6 +56,13 @@ def test_every_verb_has_help(helped, verb):
         (["train"], "Missing argument"),
         (["train", "bert/tiny", "--nope"], "there is no option --nope"),
         (["--nope"], "No such option: --nope"),
+        (["plan", "bert/tiny", "--nodes", "0"], "the closest to it is --gpus: Number of devices of the run on all"),
+        (["plan", "bert/tiny", "--ranks", "4"], "write: --gpus 4"),
+        (["tokenizer", "encode", "--spliter", "none"], "No such option: --spliter; did you mean --splitter?"),
+        (["data", "check", "--bogus"], "The options are --split, --format"),
+        (["train", "bert/tiny", "--out"], "Run folder. Default: runs/PRESET-DATE-TIME."),
+        (["export"], "Example: pretrainkit export runs/mini --out exported"),
+        (["tokenizer", "train", "words.tsv", "--out", "x", "--kind", "wordpeice"], "did you mean wordpiece?"),
         (
             ["train", "bert/tiny", "--nproc", "two"],
             "Invalid value for '--nproc': it must be a valid integer, not 'two'",

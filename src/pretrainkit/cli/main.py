@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -203,12 +204,42 @@ def _explain_errors(command: Any) -> None:
                 if text != message and isinstance(error.__cause__, ValidationError):
                     text += f", not {error.__cause__.errors()[0]['input']!r}"
                 error.message = text.removeprefix("Value error, ")  # type: ignore[attr-defined]
+                _add_advice(error, command)
             if not takes_settings or type(error).__name__ != "NoSuchOption":  # the class has no public name
                 raise
             option = error.option_name  # type: ignore[attr-defined]
             raise InputError(_unknown_option(option, given, command)) from None
 
     command.parse_args = parse_args
+
+
+def _add_advice(error: Any, command: Any) -> None:
+    """Add to the message of a parser error what is missing, or the nearest option or value."""
+    param = getattr(error, "param", None)
+    match type(error).__name__:  # the classes have no public names
+        case "MissingParameter":
+            error.message = "\n".join(filter(None, (getattr(param, "help", None), command.epilog)))
+        case "NoSuchOption":
+            near = _did_you_mean(error.option_name, _options(command))
+            error.message += near or f"\nThe options are {', '.join(_options(command))}."
+            error.possibilities = None
+        case "BadOptionUsage":
+            helps = [param.help for param in command.params if error.option_name in param.opts]
+            error.message = "\n".join(filter(None, (error.message, *helps)))
+        case "BadParameter" if " is not one of " in error.message:
+            value, *choices = re.findall(r"'(.*?)'", error.message)
+            error.message = error.message.rstrip(".") + _did_you_mean(value, choices)
+
+
+def _options(command: Any) -> list[str]:
+    shown = [param for param in command.params if not getattr(param, "hidden", False)]
+    return [flag for param in shown for flag in param.opts if flag.startswith("--")]
+
+
+def _did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return a question with the name most similar to `given`; "" if none is similar."""
+    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _unknown_option(option: str, args: list[str], command: Any) -> str:
@@ -226,20 +257,20 @@ def _unknown_option(option: str, args: list[str], command: Any) -> str:
     wanted = name.replace("-", "_")
     named = sorted((path for path in fields if path.rpartition(".")[2] == wanted), key=_preference)
     problem = f"there is no option {option}"
-    shown = [param for param in command.params if not getattr(param, "hidden", False)]
-    options = [flag for param in shown for flag in param.opts if flag.startswith("--")]
+    options = _options(command)
     if any(param.param_type_name == "argument" and param.name == wanted for param in command.params):
         others = [arg for number, arg in enumerate(args) if number not in (place, place + (not equals))]
         return f"{problem}\n  write the {name} without {option}: pretrainkit {' '.join((command.name, value, *others))}"
-    if habit := in_our_words(name, value, fields):
+    if habit := in_our_words(name, value, {*fields, *options}):
         return f"{problem}\n  write: {habit}"
     if named:
         return f"{problem}; settings are written without dashes\n  write: {named[0]}={value}"
-    close = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
-    if close:
-        return f"{problem}; did you mean {close[0]}?\n  all options: pretrainkit {command.name} --help"
-    near = nearest(wanted, fields)
-    advice = f"\n  the setting closest to it: {near} ({fields[near]})" if near else ""
+    if near := _did_you_mean(option, options):
+        return f"{problem}{near}\n  all options: pretrainkit {command.name} --help"
+    helps = {param.name: f"{param.opts[0]}: {param.help}" for param in command.params if {*param.opts} & {*options}}
+    described = {path: f"{path}: {help}" for path, help in fields.items()} | helps
+    closest = nearest(wanted, fields | helps)
+    advice = f"\n  the closest to it is {described[closest]}" if closest else ""
     return f"{problem}{advice}\n  settings are written PATH=VALUE; options are {', '.join(options)}"
 
 

@@ -33,7 +33,9 @@ def plan(
     settings: Annotated[
         list[str] | None, Argument(metavar="PATH=VALUE", help="Settings, such as data.train=FOLDER.")
     ] = None,
-    gpus: Annotated[int, Option(min=1, help="Number of devices of the run, one per rank.")] = 1,
+    gpus: Annotated[
+        int, Option(min=1, help="Number of devices of the run on all its nodes, one per rank; at least 1.")
+    ] = 1,
     hardware: Annotated[
         str,
         Option(

@@ -120,7 +120,7 @@ def _unknown(
     near = {name: doc for name, doc in known.items() if name in here or not name.startswith(f"{parent}.")}
     close = nearest(path, near if parent else known)
     advice = f"\n  closest: {close}" if close else ""
-    habit = in_our_words(leaf, given, known)
+    habit = in_our_words(leaf, given, {*known, "--out"})
     if habit and (not parent or habit.startswith(f"{parent}.")):
         advice = f"\n  write: {habit}"
     if not all_fields and owners:
@@ -269,16 +269,18 @@ _NAMES_ELSEWHERE = {
     "log.to=[{}]": "report-to",
     "init_from={}": "pretrained initial-checkpoint model-name-or-path",
     "--out {}": "output-dir output logs",
+    "--gpus {}": "ranks world-size devices num-gpus",
 }
 _HABITS = {name: here for here, names in _NAMES_ELSEWHERE.items() for name in names.split()}
 """Options of Hugging Face's trainer, timm and open_clip, mapped to the equivalent settings of pretrainkit."""
 
 
-def in_our_words(name: str, value: str, fields: Container[str]) -> str | None:
-    """Return the setting or option equivalent to `name` of another trainer; None if this recipe has no equivalent."""
+def in_our_words(name: str, value: str, known: Container[str]) -> str | None:
+    """Return the setting or option equivalent to `name` of another trainer; None if it is not `known`: a field of this
+    recipe or an option of this command."""
     habit = _HABITS.get(name.replace("_", "-"), "").format(value)
-    paths = [word.partition("=")[0] for word in habit.split() if "=" in word]
-    return habit if habit and all(path in fields for path in paths) else None
+    names = [word.partition("=")[0] for word in habit.split() if "=" in word or word.startswith("--")]
+    return habit if habit and all(name in known for name in names) else None
 
 
 def nearest(path: str, known: Mapping[str, str]) -> str | None:
