@@ -44,7 +44,7 @@ from pretrainkit.tokenizers.shard_encoder import (
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
 from pretrainkit.workers.engine import LOCAL, Engine, StageRunner
-from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, share_tasks
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 
 MAX_SHARDS = 1024
 _Split = tuple[list[SourceFile], str | None]
@@ -276,7 +276,7 @@ def _run(tasks: Sequence[ShardTask], work: Path, runner: StageRunner) -> Iterato
         return encode_together(tasks, processes)
     # The largest shards come first, so that no process is busy with a large one alone at the end.
     by_size = sorted(tasks, key=lambda task: -task.num_bytes)
-    return share_tasks(encode_shard, by_size, processes)
+    return run_tasks(encode_shard, by_size, processes)
 
 
 def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 import gc
 import math
 import os
-import queue
 import re
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -116,45 +114,6 @@ def run_tasks(
                 pending.remove(future)
                 yield future.result()
             pending += [pool.submit(function, task) for task in islice(left, len(done))]
-
-
-def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    """Run tasks like `run_tasks`, with this process as one of the `processes`. It starts working while others start up.
-
-    Tasks are started in their order. This is for long tasks, which should not wait in a queue behind another task.
-    Raises RunError if a worker died, for example for lack of memory.
-    """
-    if processes <= 1:
-        yield from map(function, tasks)
-        return
-    left = deque(tasks)
-    finished: queue.SimpleQueue[Future[Result]] = queue.SimpleQueue()
-    with _pool(processes - 1) as pool:
-
-        def give() -> None:
-            # After an error in this process, the pool is shut down, and the task is no longer needed.
-            with suppress(IndexError, RuntimeError):
-                pool.submit(function, left.popleft()).add_done_callback(take)
-
-        def take(future: Future[Result]) -> None:
-            finished.put(future)
-            if not future.cancelled() and future.exception() is None:
-                give()
-
-        for _ in range(processes - 1):
-            give()
-        num_left = len(tasks)
-        while num_left:
-            try:
-                task = left.popleft()
-            except IndexError:
-                yield finished.get().result()
-            else:
-                yield function(task)
-            num_left -= 1
-            while not finished.empty():
-                yield finished.get().result()
-                num_left -= 1
 
 
 @contextmanager
