@@ -61,6 +61,7 @@ def test_every_verb_has_help(helped, verb):
         (["tokenizer", "encode", "--spliter", "none"], "No such option: --spliter; did you mean --splitter?"),
         (["data", "check", "--bogus"], "The options are --split, --format"),
         (["train", "bert/tiny", "--out"], "Run folder. Default: runs/PRESET-DATE-TIME."),
+        (["recipes", "pixel"], "Example: pretrainkit recipes"),
         (["export"], "Example: pretrainkit export runs/mini --out exported"),
         (["tokenizer", "train", "words.tsv", "--out", "x", "--kind", "wordpeice"], "did you mean wordpiece?"),
         (

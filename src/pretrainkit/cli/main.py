@@ -226,6 +226,8 @@ def _add_advice(error: Any, command: Any) -> None:
         case "BadOptionUsage":
             helps = [param.help for param in command.params if error.option_name in param.opts]
             error.message = "\n".join(filter(None, (error.message, *helps)))
+        case "UsageError" if command.epilog:  # too many arguments
+            error.message += f"\n{command.epilog}"
         case "BadParameter" if " is not one of " in error.message:
             value, *choices = re.findall(r"'(.*?)'", error.message)
             error.message = error.message.rstrip(".") + _did_you_mean(value, choices)
