@@ -198,8 +198,20 @@ def test_broken_lines_of_json_are_counted_with_the_place_of_the_first_ones(tmp_p
     (photos / "rows.jsonl").write_text("\n".join([*lines, '{"image": "001.png", "caption": "two"}', ""]))
     project = new_project("clip", [photos], tmp_path / "project", hours=None)
     assert find_loose_pairs(str(photos)).captions == {"000.png": ["one"], "001.png": ["two"]}
-    assert "lines that are not a JSON object" in str(project.record)
+    assert "rows that cannot be read" in str(project.record)
     assert "rows.jsonl:2" in str(project.record)
+
+
+def test_a_quotation_mark_that_is_not_closed_costs_its_row_alone_and_is_counted(tmp_path):
+    photos = put_photos(tmp_path / "photos", 3)
+    long = '"' + "x" * 200_000
+    (photos / "captions.csv").write_text(f"image,caption\n000.png,one\n001.png,{long}\n002.png,three\n")
+    (photos / "001.txt").write_text(f"a text {long}\n")
+    found = find_loose_pairs(str(photos))
+    assert found.captions == {"000.png": ["one"], "001.png": [f"a text {long}"], "002.png": ["three"]}
+    assert [(part.kind, part.examples) for part in found.left_out] == [
+        ("rows that cannot be read", ("captions.csv:3",))
+    ]
 
 
 def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):

@@ -82,24 +82,39 @@ def find_loose_pairs(folder: str) -> LoosePairs:
     if num_unknown:
         left_out.append(LeftOut("captions of images that do not exist", num_unknown, (unknown,)))
     if broken:
-        left_out.append(LeftOut("lines that are not a JSON object", len(broken), tuple(broken[:3])))
+        left_out.append(LeftOut("rows that cannot be read", len(broken), tuple(broken[:3])))
     return LoosePairs(folder, {image: captions[image] for image in images if image in captions}, tuple(left_out))
 
 
 def _rows(folder: str, table: str, broken: list[str]) -> Iterable[tuple[str, str]]:
     """Yield image ("" if it is missing) and caption of each row with a caption; nothing if the file is not a table with
-    these columns. Lines that are not a JSON object are added to `broken`, as FILE:LINE."""
+    these columns. Rows that cannot be read are added to `broken`, as FILE:LINE."""
     with open(os.path.join(folder, table), encoding="utf-8-sig", errors="replace", newline="") as file:
         if table.lower().endswith(".jsonl"):
             rows: Iterable[dict[str, Any]] = _objects(file, table, broken)
         else:
-            rows = csv.DictReader(file, delimiter="\t" if table.lower().endswith(".tsv") else ",")
+            rows = _table_rows(file, table, broken)
         for row in rows:
             image, caption = _first(row, IMAGE_COLUMNS), _first(row, CAPTION_COLUMNS)
             if caption is None or (image is None and not any(name in row for name in IMAGE_COLUMNS)):
                 continue
             for text in caption if isinstance(caption, list) else [caption]:
                 yield str(image or "").strip(), str(text).strip()
+
+
+def _table_rows(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
+    reader = csv.DictReader(lines, delimiter="\t" if table.lower().endswith(".tsv") else ",")
+    try:
+        is_table = any(name in CAPTION_COLUMNS for name in reader.fieldnames or ())
+    except csv.Error:  # a text with a line that is too long for a header
+        is_table = False
+    while is_table:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error:  # a field is too long, such as after a quotation mark that is not closed
+            broken.append(f"{table}:{reader.line_num + 1}")
 
 
 def _objects(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
