@@ -105,10 +105,9 @@ def fetched(
         ]
         sources = _fetch_all(tasks, stamp, work, runner)
         if not sources:
-            shutil.rmtree(work)  # so that the same folder can be used for another split
+            shutil.rmtree(work, ignore_errors=True)  # so that the same folder can be used for another split
             raise DataError(f"{request.name}, split {request.split}, has no rows\n  name another split with --split")
         yield sources
-        shutil.rmtree(work)
 
 
 def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, runner: StageRunner) -> list[SourceFile]:

@@ -118,12 +118,11 @@ def build_corpus(
         try:
             check_documents(results, used, skips)
         except DataError:
-            shutil.rmtree(work)  # with these settings there is nothing to resume
+            shutil.rmtree(work, ignore_errors=True)  # with these settings there is nothing to resume
             raise
         entries = _gather(results, work, out, used, runner)
         more = {"heldout_used": used.heldout} if used is not settings else {}
         manifests = write_manifests(entries, results, sources, out, settings, skips, more)
-        shutil.rmtree(work)
     return manifests
 
 

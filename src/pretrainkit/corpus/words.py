@@ -215,7 +215,6 @@ def count_words(
         manifest = write_table(
             table, runs, out, sources, skips, settings=settings, work=work, memory_bytes=memory_bytes, progress=progress
         )
-        shutil.rmtree(work)
     return manifest
 
 

@@ -16,34 +16,39 @@ from pretrainkit.files.manifest import explained_write_errors, write_text
 def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[Path]:
     """Create or reopen the folder `work` for `output`, locked against other processes.
 
-    `plan` is JSON. An earlier attempt is continued only if its plan is equal. After an exception, the folder is kept
-    for the next attempt only if some task in it is finished (`*/task.json`). Raises DataError if the folder has an
-    attempt with another plan, is in use, or cannot be written.
+    `plan` is JSON. An earlier attempt is continued only if its plan is equal. At the end the folder is removed. After
+    an exception, it is kept for the next attempt if some task in it is finished (`*/task.json`). Raises DataError if
+    the folder has an attempt with another plan, is in use, or cannot be written.
     """
     plan = json.loads(json.dumps(plan))
     created = [folder for folder in (work, *work.parents) if not folder.exists()]
     with explained_write_errors(work):
         work.mkdir(parents=True, exist_ok=True)
         lock_file = open(work / "lock", "w")  # noqa: SIM115 - held until the end
-    with lock_file:
-        if lock(lock_file) is False:
-            raise DataError(f"another process is writing {output}\n  wait for it, or name another --out")
-        plan_path = work / "plan.json"
-        if plan_path.exists() and json.loads(plan_path.read_bytes()) != plan:
-            raise DataError(
-                f"{output} was started from other input or with other settings and is not finished\n"
-                f"  to finish it, run that command again; to discard it, remove {work}; or name another --out"
-            )
-        try:
-            write_text(plan_path, json.dumps(plan))
-            yield work
-        except BaseException:  # also Ctrl-C: an attempt without finished tasks leaves nothing
-            if not any(work.glob("*/task.json")):
-                shutil.rmtree(work, ignore_errors=True)
-                for folder in created:
-                    if folder.is_dir() and not any(folder.iterdir()):
-                        folder.rmdir()
-            raise
+    is_needed = True
+    try:
+        with lock_file:
+            if lock(lock_file) is False:
+                raise DataError(f"another process is writing {output}\n  wait for it, or name another --out")
+            plan_path = work / "plan.json"
+            if plan_path.exists() and json.loads(plan_path.read_bytes()) != plan:
+                raise DataError(
+                    f"{output} was started from other input or with other settings and is not finished\n"
+                    f"  to finish it, run that command again; to discard it, remove {work}; or name another --out"
+                )
+            try:
+                write_text(plan_path, json.dumps(plan))
+                yield work
+                is_needed = False
+            except BaseException:  # also Ctrl-C: an attempt without finished tasks leaves nothing
+                is_needed = any(work.glob("*/task.json"))
+                raise
+    finally:
+        if not is_needed:  # after the lock is closed: a network file system keeps a folder with an open file
+            shutil.rmtree(work, ignore_errors=True)
+            for folder in created:
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
 
 
 def record_finished(folder: Path, result: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ missing. At the end, files get their final names, and the folder gets its manife
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -35,7 +34,13 @@ from pretrainkit.files.work import finished_task, work_folder
 from pretrainkit.rendering.documents import Documents, RenderDocument
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.render_chunk import ChunkTask, RenderSettings, render_chunk, share_done
+from pretrainkit.rendering.render_chunk import (
+    ChunkTask,
+    RenderSettings,
+    loaded_renderer,
+    render_chunk,
+    share_done,
+)
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.workers.processes import Progress, Quiet, num_processes, run_tasks
 
@@ -93,7 +98,7 @@ def prerender(
         for split, manifest in manifests.items():
             save_renderer(renderer, out / split / RENDERER_FOLDER)
             write_manifest(out / split, manifest)
-        shutil.rmtree(work)
+        loaded_renderer.cache_clear()  # a network file system keeps a folder with an open font
     return manifests
 
 

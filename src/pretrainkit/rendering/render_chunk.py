@@ -92,7 +92,7 @@ def pieces(renderer: Renderer, text: str, packing: Packing) -> Iterator[str]:
 
 def render_chunk(task: ChunkTask) -> dict[str, Any]:
     """Write the rows of the documents, then the record. Return the record."""
-    renderer, settings = _renderer(task.renderer), task.settings
+    renderer, settings = loaded_renderer(task.renderer), task.settings
     missing = _missing(renderer, task.documents)
     record: dict[str, Any] = {
         "key": task.key,
@@ -161,7 +161,7 @@ def _missing(renderer: Renderer, documents: Sequence[RenderDocument]) -> dict[st
 
 
 @lru_cache(maxsize=2)
-def _renderer(folder: Path) -> Renderer:
+def loaded_renderer(folder: Path) -> Renderer:
     """Load the renderer, without warnings of missing characters: they are counted instead."""
     config = load_renderer(folder).config
     return Renderer(config.changed(on_missing="ignore") if config.on_missing == "warn" else config)

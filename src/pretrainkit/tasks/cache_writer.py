@@ -116,7 +116,6 @@ def cache_task(
             _finish(task, folder, [shard for shard in shards if shard.split == split], fingerprints[split])
         with atomic_file(folder / COMPLETED):
             pass
-    shutil.rmtree(folder / _WORK)
     return folder
 
 

@@ -204,7 +204,7 @@ def _encode_split(
         if not sum(entry["num_documents"] for entry in entries):
             for path in out.glob("*-of-*.bin"):
                 path.unlink()
-            shutil.rmtree(work)
+            shutil.rmtree(work, ignore_errors=True)
             others = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
             raise DataError(
                 f"{name}: no document has any text in {sources[0].address}{others}\n"
@@ -229,7 +229,6 @@ def _encode_split(
             made_by=made_by(),
             **learned,
         )
-        shutil.rmtree(work)
         return manifest
 
 
