@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-slow test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults campaign-mutate compare-losses fuzz audit lint format bench gallery docs clean
+.PHONY: setup demo test test-slow test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda test-cuda campaign-kill campaign-faults campaign-soak campaign-mutate compare-losses fuzz audit lint format bench gallery docs clean
 
 setup: $(VENV)/.done
 
@@ -91,6 +91,11 @@ campaign-kill: setup
 # Lets disks, clocks, ranks, checkpoints and data misbehave, and compares as above. Needs a C compiler.
 campaign-faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/kill.py --faults $(OPTIONS)
+
+# Long runs on two ranks, with and without kills: equal losses, and flat memory. OPTIONS: see soak.py --help.
+campaign-soak: OPTIONS = --minutes 30 --every 3
+campaign-soak: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/soak.py $(OPTIONS)
 
 # Damaged and made-up input for every reader, or for one: docs/reliability.md.
 TARGET ?= all

@@ -88,7 +88,7 @@ def run_command(
     marker = life / "struck"
     for path in (marker, life / "struck.counts", life / "out", life / "err"):
         path.unlink(missing_ok=True)
-    environment = _environment(folder, life)
+    environment = environment_of(folder, life)
     if DISK in environment.get("LD_PRELOAD", "") and (plan is None or plan.fault):
         environment["CAMPAIGN_DISK"] = _disk(plan, marker, roots or [folder])
     if plan is not None and plan.fault == "NaN":
@@ -115,18 +115,18 @@ def run_command(
             is_due, was_struck = False, True
             _send(plan, pid, folder, rng or random.Random(0))
         if seconds > HANG_SECONDS:
-            for other in {pid, *_related(pid, folder)}:
-                _kill(other, signal.SIGUSR1)
+            for other in {pid, *processes_of(pid, folder)}:
+                signal_to(other, signal.SIGUSR1)
             time.sleep(1)
-            for other in {pid, *_related(pid, folder)}:
-                _kill(other, signal.SIGKILL)
+            for other in {pid, *processes_of(pid, folder)}:
+                signal_to(other, signal.SIGKILL)
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
         else:
             time.sleep(0.01)
     seconds = time.monotonic() - started
-    orphans = _wait_for_orphans(pid, folder)
+    orphans = end_orphans(pid, folder)
     paths = [life / name for name in ("out", "err")]  # absent if the process was killed before it opened them
     out, err = (path.read_text("utf-8", "replace") if path.is_file() else "" for path in paths)
     return Ended(code, seconds, out, err, was_struck or marker.exists(), orphans)
@@ -153,7 +153,7 @@ def with_disk_faults(work: Path) -> None:
     os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"LD_PRELOAD": str(library)})
 
 
-def _environment(folder: Path, life: Path) -> dict[str, str]:
+def environment_of(folder: Path, life: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LD_PRELOAD") if name in os.environ}
     return kept | {
         "PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE, TESTS))),
@@ -193,22 +193,22 @@ def _become(
 
 
 def _send(plan: Plan, pid: int, folder: Path, rng: random.Random) -> None:
-    related = sorted(_related(pid, folder) - {pid})
+    related = sorted(processes_of(pid, folder) - {pid})
     targets = [pid]
     if plan.target == "child" and related:
         targets = [rng.choice(related)]
     elif plan.target == "all":
         targets += related
     for target in targets:
-        _kill(target, plan.signal)
+        signal_to(target, plan.signal)
 
 
-def _kill(pid: int, number: int) -> None:
+def signal_to(pid: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
-def _related(pid: int, folder: Path) -> set[int]:
+def processes_of(pid: int, folder: Path) -> set[int]:
     """Processes of the session of `pid`, and those whose environment names the folder."""
     marker = f"CAMPAIGN_ROOT={folder}/\0".encode()
     related = set()
@@ -222,12 +222,12 @@ def _related(pid: int, folder: Path) -> set[int]:
     return related
 
 
-def _wait_for_orphans(pid: int, folder: Path) -> tuple[int, ...]:
+def end_orphans(pid: int, folder: Path) -> tuple[int, ...]:
     deadline = time.monotonic() + ORPHAN_SECONDS
-    while related := _related(pid, folder):
+    while related := processes_of(pid, folder):
         if time.monotonic() > deadline:
             for other in related:
-                _kill(other, signal.SIGKILL)
+                signal_to(other, signal.SIGKILL)
             return tuple(sorted(related))
         time.sleep(0.05)
     return ()

@@ -1,5 +1,5 @@
-"""The campaigns in short: 20 kills of a few stages that start fast, and a few faults. `make campaign-kill` and
-`make campaign-faults` run the long ones."""
+"""The campaigns in short: 20 kills of a few stages that start fast, a few faults, and a soak of seconds.
+`make campaign-kill`, `make campaign-faults` and `make campaign-soak` run the long ones."""
 
 import json
 import subprocess
@@ -39,3 +39,16 @@ def test_faults_of_disks_and_checkpoints_lose_nothing(work: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = json.loads((work / "kills.json").read_text("utf-8"))["faults"]["4"]
     assert sum(rows["train bert"]["kills"].values()) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_killed_ranks_end_with_the_losses_of_undisturbed_ones(tmp_path: Path) -> None:
+    words = ["--minutes", "0.1", "--every", "0.03", "--recipes", "bert", "--seed", "3", "--work", str(tmp_path)]
+    command = [sys.executable, str(CAMPAIGN.with_name("soak.py")), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "all equal, all flat" in ended.stdout
+    assert sum(json.loads((tmp_path / "bert-3/kills.json").read_text("utf-8")).values()) >= 1
+    roles = {json.loads(line)[1] for line in (tmp_path / "bert-3/killed-life/samples.jsonl").read_text().splitlines()}
+    assert roles >= {"launcher", "rank 0", "rank 1"}
