@@ -5,6 +5,7 @@ folder: "ok" or a traceback. Starting processes costs seconds, so one start serv
 """
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -27,7 +28,7 @@ from pretrainkit.errors import CheckpointError, DataError, RunError
 from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints import tensors as checkpoint_tensors
 from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load
-from pretrainkit.training.checkpoints.tensors import named_state
+from pretrainkit.training.checkpoints.tensors import named_state, read_into
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.optimizers.build import clip_gradients
 from pretrainkit.training.optimizers.config import OptimizerConfig
@@ -290,11 +291,17 @@ def check_failure_on_one_rank_fails_all(world: World, folder: Path) -> None:
             torch.distributed.barrier()
             assert sorted(path.name for path in (folder / "failing").iterdir()) == [".lock", "step-00000001"]
             torch.distributed.barrier()
+    path = intact = folder / "failing" / "step-00000001"
+    if world.rank == 1:
+        path = shutil.copytree(intact, folder / "torn")
+        os.truncate(next(path.glob("*.safetensors")), 100)
+    with pytest.raises(CheckpointError, match="cannot be read: .+\n  use an earlier one"):
+        read_into(path, named_state(model), world)
     if world.is_main:
-        (folder / "failing" / "step-00000001" / "meta.json").unlink()
+        (intact / "meta.json").unlink()
     torch.distributed.barrier()
     with pytest.raises(CheckpointError, match=r"no meta\.json"):
-        load(folder / "failing" / "step-00000001", world, model, optimizer)
+        load(intact, world, model, optimizer)
 
 
 def check_second_writer_is_refused_by_all(world: World, folder: Path) -> None:

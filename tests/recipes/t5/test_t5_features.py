@@ -13,9 +13,12 @@ from pretrainkit.recipes.t5.features import (
     encoder_decoder,
     few_sizes,
     language_model,
+    lay_out,
+    num_packed_rows,
     prefix_language_model,
 )
 from pretrainkit.recipes.t5.ragged import ragged
+from support.t5_runs import run_of
 
 INPUTS = ragged([[7, 8, 5, 1], [8, 4, 9, 3, 1]])
 TARGETS = ragged([[3, 9, 1], [4, 1]])
@@ -96,6 +99,29 @@ def test_ids_0_survive_inside_and_are_refused_where_they_would_be_padding():
     assert found["encoder_input_tokens"].tolist() == [[5, 0, 0, 6, 1, 0]]
     with pytest.raises(DataError, match="targets of example 0 end with id 0"):
         encoder_decoder(inputs, targets, 6, 4)
+    for last in ([0], [3, 0]):
+        with pytest.raises(DataError, match="targets of example 2 end with id 0"):
+            language_model(ragged([[5, 1], [], last]), 4)
+
+
+def test_long_texts_keep_each_token_in_its_slot():
+    # Texts of 128 tokens or more on average are copied as a whole.
+    texts = [np.arange(1, 1 + length) for length in (300, 1, 0, 250, 199)]
+    alone, packed = [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)], [(0, 0), (1, 0), (0, 300), (1, 1), (2, 0)]
+    for packer, places in ((None, alone), (best_fit, packed)):
+        found = language_model(ragged(texts), 300, packer=packer)
+        assert np.count_nonzero(found["decoder_target_tokens"]) == found["decoder_loss_weights"].sum() == 750
+        for text, (row, begin) in zip(texts, places, strict=True):
+            slots = slice(begin, begin + len(text))
+            assert found["decoder_target_tokens"][row, slots].tolist() == text.tolist()
+            assert found["decoder_input_tokens"][row, slots].tolist() == (text - 1).tolist()
+
+
+def test_rows_without_a_token_are_not_needed():
+    config = run_of(["train", "", "valid"], data={"packing": True, "input_length": 4, "target_length": 4})
+    inputs, targets = ragged([[5, 6, 1]] * 17), ragged([[7, 1]] * 17)
+    assert len(lay_out(config, inputs, targets, mask_id=-1)["encoder_input_tokens"]) == 18  # rounded up
+    assert num_packed_rows(config, inputs, targets) == 17
 
 
 def test_examples_that_do_not_fit_a_row_are_refused_with_their_size():
