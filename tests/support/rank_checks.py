@@ -295,7 +295,7 @@ def check_failure_on_one_rank_fails_all(world: World, folder: Path) -> None:
     if world.rank == 1:
         path = shutil.copytree(intact, folder / "torn")
         os.truncate(next(path.glob("*.safetensors")), 100)
-    with pytest.raises(CheckpointError, match="cannot be read: .+\n  use an earlier one"):
+    with pytest.raises(CheckpointError, match=r"cannot be read: .+\n  use an earlier one"):
         read_into(path, named_state(model), world)
     if world.is_main:
         (intact / "meta.json").unlink()

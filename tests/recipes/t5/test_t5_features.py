@@ -15,6 +15,7 @@ from pretrainkit.recipes.t5.features import (
     language_model,
     lay_out,
     num_packed_rows,
+    one_per_row,
     prefix_language_model,
 )
 from pretrainkit.recipes.t5.ragged import ragged
@@ -63,6 +64,20 @@ def test_prefix_language_models_as_seqio_documents_them():
         "decoder_segment_ids": [1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0, 0],
         "decoder_causal_attention": [1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0],
     }
+
+
+def test_an_example_that_has_a_row_to_itself_is_number_1():
+    found = encoder_decoder(INPUTS, ragged([[3, 9, 0], [4, 1]]), 6, 4, packer=one_per_row)
+    assert found["encoder_segment_ids"].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
+    assert found["decoder_segment_ids"].tolist() == [[1, 1, 1, 0], [1, 1, 0, 0]]
+    assert found["decoder_positions"].tolist() == [[0, 1, 2, 0], [0, 1, 0, 0]]
+
+
+def test_examples_may_fill_a_row_to_its_last_slot():
+    lengths = {"inputs": np.array([4, 5]), "targets": np.array([3, 2])}
+    assert best_fit(lengths, {"inputs": 9, "targets": 5}).num_rows == 1
+    assert best_fit(lengths, {"inputs": 9, "targets": 4}).num_rows == 2
+    assert best_fit(lengths, {"inputs": 8, "targets": 5}).num_rows == 2
 
 
 def test_language_models_predict_all_of_a_text():
