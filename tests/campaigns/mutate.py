@@ -64,7 +64,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "eval/metrics.py": ("eval/metrics",),
     "eval/retrieval.py": ("eval/test_retrieval.py",),
-    "recipes/bert/masking.py": ("recipes/bert/test_masking.py", "recipes/bert/test_fill_masks.py"),
+    "recipes/bert/masking.py": (
+        "recipes/bert/test_masking.py",
+        "recipes/bert/test_fill_masks.py",
+        _GOLDEN_DRAWS,
+    ),
     "recipes/bert/chunks.py": (
         "recipes/bert/test_chunks.py",
         "recipes/bert/test_sentence_order_facts.py",

@@ -98,6 +98,16 @@ def test_a_prefix_of_a_huge_epoch_is_spread_over_all_of_it(size):
     assert abs(np.corrcoef(*epochs)[0, 1]) < 5 / np.sqrt(len(prefix))
 
 
+@pytest.mark.parametrize(
+    ("size", "places"),
+    [(2500, [1137, 2420, 2054, 2196, 2386, 2339]), (2501, [47, 846, 157, 1994, 2484, 428])],
+    ids=["square", "square and one"],
+)
+def test_the_order_of_a_size_and_a_key_never_changes(size, places):
+    """Runs that resume rely on it. The bases of the digits change after a square."""
+    assert permute(np.arange(6), size, KEYS[:1]).tolist() == places
+
+
 @pytest.mark.parametrize("size", [0, -1, permutation.MAX_SIZE + 1])
 def test_impossible_domains_are_refused(size):
     with pytest.raises(ValueError, match="cannot permute a domain"):

@@ -45,6 +45,7 @@ def test_token_microbatches_keep_order_and_capacity_and_agree_over_ranks(data, w
     for rank, slices in enumerate(by_rank):
         own = rank_rows(num_rows, rank, world_size)
         assert rows_of(slices) == list(range(own.start, own.stop))
+        assert all(own.start <= s.start <= s.stop <= own.stop for s in slices)  # also those without a row
         assert all(lengths[s].sum() <= capacity for s in slices)
         full = [s for s in slices if s.stop > s.start]
         for now, following in pairwise(full):  # greedy: the next example would not have fitted
@@ -89,6 +90,11 @@ def test_packing_of_a_window_does_not_depend_on_later_examples(lengths):
     whole, first = pack_rows(lengths, 50, window=8), pack_rows(lengths[:8], 50, window=8)
     assert np.array_equal(whole.row[:8], first.row)
     assert np.array_equal(whole.offset[:8], first.offset)
+
+
+def test_windows_have_4096_examples_by_default():
+    assert pack_rows(np.ones(4096, int), 5000).num_rows == 1
+    assert pack_rows(np.ones(4097, int), 5000).num_rows == 2
 
 
 def first_fit_rows(lengths, row_length: int) -> int:

@@ -1,5 +1,6 @@
-"""The first random choices of T5, PIXEL and 4M for some keys, as checked in as draws.json. BERT's are in
-bert_batches.json. If they changed, an upgrade would silently change what a resumed run is trained on."""
+"""The first random choices of T5, PIXEL and 4M and of BERT's whole words and spans for some keys, as checked in as
+draws.json. BERT's of single tokens are in bert_batches.json. If they changed, an upgrade would silently change what a
+resumed run is trained on."""
 
 import json
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pretrainkit.recipes.bert.config import BertObjectiveConfig
+from pretrainkit.recipes.bert.masking import Masking, choose
 from pretrainkit.recipes.fourm.masking import component_of, dirichlet, log_gamma_draws
 from pretrainkit.recipes.pixel.config import PixelObjectiveConfig
 from pretrainkit.recipes.pixel.masking import draw_masks
@@ -28,6 +31,14 @@ def where(is_chosen: np.ndarray) -> list[int]:
     return np.flatnonzero(is_chosen).tolist()
 
 
+def of_bert(unit: str) -> list[int]:
+    """Choices in text whose words have three tokens."""
+    text, begins = np.arange(LENGTHS.sum()), np.cumsum(LENGTHS) - LENGTHS
+    objective = BertObjectiveConfig.model_validate({"mask_unit": unit})
+    masking = Masking(objective, 0.3, 20, mask_id=1, replacement_ids=text, is_word_start=text % 3 == 0)
+    return np.concatenate(choose(masking, keys(), LENGTHS + 2, LENGTHS, text, begins)).tolist()
+
+
 def draws() -> dict[str, Any]:
     """Return choices by what makes them: places in all rows one after another, whole numbers, or rounded ones."""
     three = keys()
@@ -40,6 +51,8 @@ def draws() -> dict[str, Any]:
         "t5 regular": where(spans.regular(three, LENGTHS, 0.25)),
         "t5 suffix": where(spans.suffix(three, LENGTHS, 0.25)),
         "t5 paired_prefixes": [lengths.tolist(), starts.tolist()],
+        "bert whole_word": of_bert("whole_word"),
+        "bert span": of_bert("span"),
         "pixel": where(draw_masks(PixelObjectiveConfig(), three, LENGTHS.astype(np.int32), 64)),
         "fourm gamma": np.round(np.where(alphas > 0, log_gamma_draws(three, alphas), 0), DIGITS).tolist(),
         "fourm dirichlet": np.round(dirichlet(three, alphas), DIGITS).tolist(),

@@ -24,6 +24,8 @@ from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints import tensors as checkpoint_tensors
 from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load, read_weights
 from pretrainkit.training.checkpoints.tensors import named_state, read_into, stored_tensors, write_into
+from pretrainkit.training.optimizers.build import build_optimizer
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.run import CheckpointConfig
 from support import SUPPORT
 from support.warm_python import run_warm
@@ -131,6 +133,21 @@ def test_an_optimizer_that_never_stepped_is_restored(folder: Path) -> None:
     fresh_optimizer = torch.optim.AdamW(fresh.parameters(), lr=1e-2)  # not fused: keeps its counters elsewhere
     load(folder / "step-00000003", ALONE, fresh, fresh_optimizer)
     assert_same(state_of(fresh, fresh_optimizer), state_of(model, optimizer))
+
+
+def test_only_an_optimizer_without_momentum_resumes_from_no_state(folder: Path) -> None:
+    def sgd(model: nn.Module, momentum: float) -> torch.optim.Optimizer:
+        return build_optimizer(model, OptimizerConfig(name="sgd", peak_lr=0.1, momentum=momentum))
+
+    model, other = Tied(), Tied()
+    optimizer = sgd(model, 0.0)
+    train_step(model, optimizer, 0)
+    with closing(store_in(folder)) as store:
+        store.save(1, model, optimizer)
+    with pytest.raises(CheckpointError, match="has no optimizer state"):
+        load(folder / "step-00000001", ALONE, other, sgd(other, 0.9))
+    load(folder / "step-00000001", ALONE, other, sgd(other, 0.0))
+    assert_same(state_of(other, sgd(other, 0.0)), state_of(model, optimizer))
 
 
 def test_unused_content_of_a_checkpoint_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -217,23 +217,31 @@ def test_an_empty_batch_has_the_same_arrays():
             assert {k: (v.dtype, v.ndim) for k, v in empty.items()} == {k: (v.dtype, v.ndim) for k, v in some.items()}
 
 
-@settings(max_examples=30)
-@given(pairs=PAIRS, seed=st.integers(0, 2**32))
-def test_whole_words_are_hidden_whole(pairs, seed):
+@settings(max_examples=60)
+@given(
+    pairs=PAIRS,
+    word_length=st.sampled_from([1.5, 4, 9]),
+    rate=st.sampled_from([0.15, 0.5, 0.9]),
+    seed=st.integers(0, 2**32),
+)
+def test_whole_words_are_hidden_whole(pairs, word_length, rate, seed):
+    starts = IS_WORD_START if word_length == 1.5 else np.arange(VOCAB_SIZE) % word_length == 0
+    whole_words = masking(unit="whole_word", is_word_start=starts, rate=rate, max_predictions=80)
     segments, text = segments_of(pairs)
     num_text = segments.num_text
     begins = np.cumsum(segments.lengths_B2.ravel()) - segments.lengths_B2.ravel()
     begins = begins[segments.lengths_B2.ravel() > 0]
     num, candidates = choose(
-        masking(unit="whole_word"), keys_of(len(pairs), seed), num_text + 2 + segments.is_pair, num_text, text, begins
+        whole_words, keys_of(len(pairs), seed), num_text + 2 + segments.is_pair, num_text, text, begins
     )
-    is_start = IS_WORD_START[text]
+    is_start = starts[text]
     is_start[begins] = True
     word = np.cumsum(is_start) - 1
     chosen = candidates + np.repeat(np.cumsum(num_text) - num_text, num)
     is_chosen = np.bincount(chosen, minlength=len(text)).astype(bool)
     row_of_text = np.repeat(np.arange(len(pairs)), num_text)
-    budget = num_predictions(masking(), num_text + 2 + segments.is_pair, num_text)
+    assert np.bincount(row_of_text[is_chosen], minlength=len(pairs)).tolist() == num.tolist()
+    budget = num_predictions(whole_words, num_text + 2 + segments.is_pair, num_text)
     for w in range(word[-1] + 1):
         members = is_chosen[word == w]
         row = row_of_text[word == w][0]
@@ -253,6 +261,20 @@ def test_whole_words_are_all_equally_likely_where_all_have_one_token():
     assert (num == 18).all()
     statistic = stats.chisquare(np.bincount(candidates, minlength=120)).statistic / (1 - 18 / 120)
     assert 1e-4 < stats.chi2.sf(statistic, 119) < 1 - 1e-4
+
+
+def test_where_no_word_fits_the_first_tokens_of_a_random_word_are_hidden():
+    # Three words of ten tokens in each text, and a budget of four.
+    num_text, starts = np.full(3000, 30), np.arange(VOCAB_SIZE) % 10 == 0
+    text, begins = np.tile(np.arange(30), 3000), 30 * np.arange(3000)
+    whole_words = masking(unit="whole_word", is_word_start=starts)
+    num, candidates = choose(whole_words, keys_of(3000), num_text + 2, num_text, text, begins)
+    assert (num == 4).all()
+    first = candidates[::4]
+    assert (candidates.reshape(-1, 4) == first[:, None] + np.arange(4)).all()
+    words, counts = np.unique(first, return_counts=True)
+    assert words.tolist() == [0, 10, 20]
+    assert stats.chisquare(counts).pvalue > 1e-4
 
 
 def test_spans_have_the_configured_mean_length_and_never_touch():
