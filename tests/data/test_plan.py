@@ -23,6 +23,12 @@ def test_ranks_share_the_batch_in_order(world_size, per_rank):
     assert {s.stop - s.start for s in slices} == {per_rank}
 
 
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_outside_the_world_is_a_mistake_of_ours(rank):
+    with pytest.raises(ValueError, match=f"rank {rank}"):
+        rank_rows(8, rank, 2)
+
+
 def test_uneven_splits_are_refused():
     with pytest.raises(ConfigError, match="10 examples cannot be split over 4 ranks"):
         rank_rows(10, 0, 4)
@@ -55,7 +61,7 @@ def test_token_microbatches_keep_order_and_capacity_and_agree_over_ranks(data, w
 
 
 def test_an_example_longer_than_a_microbatch_is_named():
-    lengths = np.array([3, 3, 12, 3])
+    lengths = np.array([3, 10, 12, 3])
     ids = np.arange(4)
     with pytest.raises(DataError, match="row 2 of the batch has 12 tokens, which exceeds the microbatch size of 10"):
         token_microbatches(lengths, 2, 10)
