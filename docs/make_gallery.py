@@ -129,9 +129,8 @@ the same.
 ABSENT = """\
 ## Not measured yet
 
-These have no run folder, so they are absent: `bert/mini` and its GLUE; CoLA and SST-2 of `bert/modern-mini`;
-GLUE from random weights; further seeds of rows with fewer than three. The pages of the recipes tell of longer
-trainings, whose run folders were not kept.
+These have no run folder, so they are absent: GLUE from random weights; second and third seeds of pretraining (BERT).
+The pages of the recipes tell of longer trainings, whose run folders were not kept.
 """
 PROVENANCE = ("device", "ranks", "processor", "cores", "precision", "python", "started", "git")
 WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}
@@ -437,7 +436,7 @@ def results(records: list[Record]) -> str:
                 f"## {TITLES[recipe]}\n\n| trained | data | hardware, time | measured on held-out data | losses |"
             )
             parts.append("|---|---|---|---|---|")
-            parts += [_row(command, same, measures) for command, same in rows.items()]
+            parts += [_row(command, rows[command], measures) for command in sorted(rows)]
             parts.append("")
     return "\n".join([*parts, ABSENT])
 
