@@ -5,7 +5,7 @@
 For each recipe a run is trained for about `--minutes`, and then another one with equal settings is killed every few
 minutes: the launcher, a rank, or all processes. Both must end with equal losses, metrics and tensors, bit for bit.
 Of every process the anonymous memory, the open files and the threads are read every two seconds: after the first tenth
-of its life each must stay flat, memory within 2 %. A call that is stopped goes on where it was, with the same --work.
+of its life each must stay flat, memory within 2 %. A call that was stopped continues with the same --work.
 """
 
 import argparse
@@ -154,7 +154,7 @@ class Soak:
         ]
 
     def lives(self, kind: str) -> list[dict[str, Any]]:
-        """Of each process that lived long enough: role, and medians of the second and the last tenth of its life."""
+        """Return the role of each process that lived long enough, and medians of the 2nd and the last tenth of its life."""
         by_pid = defaultdict(list)
         for one in self._all(kind):
             by_pid[one.pid, one.role].append(one)
