@@ -154,7 +154,7 @@ class Soak:
         ]
 
     def lives(self, kind: str) -> list[dict[str, Any]]:
-        """Return the role of each process that lived long enough, and medians of the 2nd and the last tenth of its life."""
+        """Return role and medians, of the second and the last tenth of its life, of each process that lived long enough."""
         by_pid = defaultdict(list)
         for one in self._all(kind):
             by_pid[one.pid, one.role].append(one)

@@ -1,5 +1,5 @@
-"""Stages on a network file system. Unlike on a local disk, an open file that is removed stays in its folder under another
-name, so the folder cannot be removed. Seen with FUSE (bindfs); NFS does the same."""
+"""Stages on a network file system. Unlike on a local disk, an open file that is removed stays in its folder under
+another name, so the folder cannot be removed. Seen with FUSE (bindfs); NFS does the same."""
 
 import json
 import os
