@@ -154,7 +154,7 @@ class Soak:
         ]
 
     def lives(self, kind: str) -> list[dict[str, Any]]:
-        """Return role and medians, of the second and the last tenth of its life, of each process that lived long enough."""
+        """Return the role of each process that lived long enough, and two medians: early and late in its life."""
         by_pid = defaultdict(list)
         for one in self._all(kind):
             by_pid[one.pid, one.role].append(one)
