@@ -39,3 +39,13 @@ def test_norms_of_long_tensors_are_exact_and_those_of_single_values_never_overfl
     assert tensor_norms([torch.full((1 << 15,), torch.inf)] * 2, tensors[:2]).tolist() == [torch.inf] * 2
     half = torch.full((1 << 16,), 2.0, dtype=torch.float16)  # the sum of the squares would be above the largest number
     assert tensor_norms([half], [half]).tolist() == [512.0]
+
+
+@pytest.mark.parametrize("num", [1_024, 16_384, 22_400])
+def test_norms_do_not_depend_on_the_address(num: int) -> None:
+    """DDP moves gradients between its first step and the next ones: a resumed run must repeat all digits."""
+    for seed in range(20):  # the order of additions shows in the last digit of every third norm
+        values = torch.randn(num, generator=torch.Generator().manual_seed(seed))
+        room = torch.empty(num + 16)
+        moved = [tensor_norms([place], [place]) for place in (room[n : n + num].copy_(values) for n in range(16))]
+        assert {norm.item() for norm in moved} == {tensor_norms([values], [values]).item()}

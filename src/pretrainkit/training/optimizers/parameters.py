@@ -250,7 +250,8 @@ def _norms(shards: Sequence[Tensor]) -> Tensor:
     """Return the 2-norm of each tensor, as one tensor.
 
     The norm of a long tensor on a CPU is the root of its product with itself, which uses all threads and adds up more
-    exactly.
+    exactly. MKL adds up in an order that depends on the address, and DDP places a gradient elsewhere in the first step
+    after a start, so a resumed run needs the copy to repeat the same digits.
     """
     is_long = [_is_long(shard) for shard in shards]
     norms = list(
@@ -260,7 +261,10 @@ def _norms(shards: Sequence[Tensor]) -> Tensor:
     )
     for index, (shard, long) in enumerate(zip(shards, is_long, strict=True)):
         if long:
-            norms[index] = torch.dot(shard.view(-1), shard.view(-1)).sqrt_()
+            flat = shard.view(-1)
+            if flat.data_ptr() % 64:  # the alignment of new tensors
+                flat = flat.clone()
+            norms[index] = torch.dot(flat, flat).sqrt_()
     return torch.stack(norms)
 
 
