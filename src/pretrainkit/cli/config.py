@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import ConfigSource, Json
 from pretrainkit.config.base import shown
 from pretrainkit.config.docs import json_schema, to_commented_yaml
 from pretrainkit.config.loader import ABSENT, difference, flatten
@@ -21,7 +21,6 @@ from pretrainkit.running.configs import check_initial, config_values
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-Source = Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")]
 Settings = Annotated[
     list[str] | None, Argument(metavar="PATH=VALUE", help="Settings that override it, such as data.batch_size=64.")
 ]
@@ -29,7 +28,7 @@ Settings = Annotated[
 
 @app.command()
 def show(
-    source: Source,
+    source: ConfigSource,
     settings: Settings = None,
     under: Annotated[str | None, Option(help="Show only this part, such as optimizer.")] = None,
     origins: Annotated[
@@ -61,7 +60,7 @@ def show(
 
 @app.command()
 def check(
-    source: Source,
+    source: ConfigSource,
     settings: Settings = None,
     nproc: Annotated[int, Option(min=1, help="Number of ranks of the run.")] = 1,
     json: Json = False,

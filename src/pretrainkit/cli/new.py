@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def new(
-    recipe: Annotated[str, Argument(help="Recipe, such as bert.")],
+    recipe: Annotated[str, Argument(help="Recipe, see `pretrainkit recipes`.")],
     data: Annotated[list[str], Argument(metavar="DATA...", help="Files and folders of raw data.")],
     *,
     out: Annotated[Path, Option(metavar="PROJECT", help="Folder of the project.")],

@@ -7,13 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Option
+from typer import Argument, Option
 
 from pretrainkit.errors import ConfigError, InputError, import_optional
 
 if TYPE_CHECKING:
     from pretrainkit.workers.engine import Engine
 
+ConfigSource = Annotated[
+    str, Argument(metavar="PRESET|FILE.yaml", help="A preset, see `pretrainkit recipes`, or a YAML file.")
+]
 TextKey = Annotated[str, Option(help="JSONL key or parquet column of the text.")]
 SKIPPED = "Skip at most this many broken records, and report them; with more, the command fails."
 """Help of --max-bad."""

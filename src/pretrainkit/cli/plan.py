@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Json, renamed
+from pretrainkit.cli.options import ConfigSource, Json, renamed
 from pretrainkit.cli.stages import amount
 from pretrainkit.config.base import shown
 from pretrainkit.config.loader import nested
@@ -29,7 +29,7 @@ _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "t
 
 
 def plan(
-    source: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")],
+    source: ConfigSource,
     settings: Annotated[
         list[str] | None, Argument(metavar="PATH=VALUE", help="Settings, such as data.train=FOLDER.")
     ] = None,

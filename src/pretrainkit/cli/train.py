@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from pretrainkit import api
 from pretrainkit.cli.launching import start_frozen, start_sweep
-from pretrainkit.cli.options import Device, JsonLines, LaunchOptions, Resume
+from pretrainkit.cli.options import ConfigSource, Device, JsonLines, LaunchOptions, Resume
 from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.errors import InputError
@@ -21,7 +21,7 @@ Overrides = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Set
 
 @with_settings
 def train(
-    source: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")],
+    source: ConfigSource,
     settings: Overrides = None,
     *,
     out: Annotated[Path | None, Option(help="Run folder. Default: runs/PRESET-DATE-TIME.")] = None,

@@ -15,6 +15,7 @@ from pretrainkit.recipes.bert.convert import to_huggingface_config, to_huggingfa
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.tokenizers.special import SpecialIds
 from support.bert_batches import run_config
+from support.t5_foreign_files import nested
 
 
 def original_arrays(state, num_layers, num_heads):
@@ -52,17 +53,6 @@ def original_arrays(state, num_layers, num_heads):
     for new, old in dense.items():
         found |= {f"{new}/kernel": state[f"{old}.weight"].t(), f"{new}/bias": state[f"{old}.bias"]}
     return {name: tensor.contiguous().numpy() for name, tensor in found.items()}
-
-
-def nested(arrays):
-    tree = {}
-    for name, array in arrays.items():
-        *folders, last = name.split("/")
-        inside = tree
-        for folder in folders:
-            inside = inside.setdefault(folder, {})
-        inside[last] = array
-    return tree
 
 
 def packed(value):
