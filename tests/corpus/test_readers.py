@@ -1,4 +1,6 @@
 import json
+from datetime import date, datetime
+from decimal import Decimal
 
 import pyarrow
 import pyarrow.parquet
@@ -129,6 +131,13 @@ def test_parquet_reads_text_and_meta(tmp_path):
     path.write_bytes(b"PAR1 but not really")
     with pytest.raises(DataError, match="damaged"):
         list(read_documents(find_sources([path])))
+
+
+def test_values_that_json_lacks_are_text_in_the_meta(tmp_path):
+    meta = {"at": datetime(2026, 1, 2, 3, 4, 5), "day": date(2026, 1, 2), "price": Decimal("1.20"), "raw": b"a\xff"}
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "meta": [meta]}), tmp_path / "x.parquet")
+    (document,) = read_documents(find_sources([tmp_path / "x.parquet"]))
+    assert document.meta == {"at": "2026-01-02T03:04:05", "day": "2026-01-02", "price": "1.20", "raw": "a\\xff"}
 
 
 @settings(max_examples=25)

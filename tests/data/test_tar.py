@@ -32,6 +32,14 @@ def test_every_member_is_read_at_its_offset(tmp_path, format):
     assert found == files
 
 
+def test_bytes_of_a_name_that_are_not_utf8_are_escaped(tmp_path):
+    entry = tarfile.TarInfo("café.jpg")
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.USTAR_FORMAT, encoding="latin-1") as archive:
+        archive.addfile(entry)
+    (member,) = members(tmp_path / "a.tar")
+    assert member.name == "caf\\xe9.jpg"
+
+
 @pytest.mark.parametrize("damage", ["cut", "gzip", "text", "absent"])
 def test_an_incomplete_archive_is_refused_by_name(tmp_path, damage):
     path = write_tar(tmp_path / "a.tar", {"a": b"1" * 2000, "b": b"2" * 2000})

@@ -95,6 +95,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("token-shards", 0, edited("manifest.json", "tokenizer", "special", value=None), "no id for unk"),
     ("token-shards", 0, put("documents-00000-of-00001.bin", b"\x09" + bytes(7) + b"\3" + bytes(7)), "do not increase"),
     ("task-cache", 0, edited("info.train.json", "shard_examples", value=[1, 2]), "do not fit together"),
+    ("task-cache", 0, edited("info.train.json", "shard_examples", value=[2**63]), "does not fit the number of"),
     (
         "task-cache",
         0,
@@ -110,6 +111,7 @@ CASES: list[tuple[str, int, Change, str]] = [
         edited("rendering.json", "config", "fallback_fonts", value=["../font.ttf"]),
         "fallback_fonts/font.ttf",
     ),
+    ("renderer", 0, edited("text_renderer_config.json", "font_file", value="a" * 300), "has no font"),
     ("rendered-rows", 0, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
     (
         "tar-index",

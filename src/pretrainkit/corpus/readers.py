@@ -289,9 +289,17 @@ def _columns(
                 if type(text) is not str:
                     skips.skip("no_text", source.address, f"row {row}", f"{text_key!r} is {type(text).__name__}")
                     continue
-                yield text, _meta_of(metas[index] if metas else None)
+                meta = json.loads(json.dumps(metas[index], default=_json_value)) if metas else None
+                yield text, _meta_of(meta)
         if on_bytes:
             on_bytes(source.num_bytes)
+
+
+def _json_value(value: Any) -> str:
+    """Return a value of a table that JSON lacks, such as a date, a decimal number or bytes, as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _as_bytes(column: Any) -> Any:

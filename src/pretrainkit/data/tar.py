@@ -98,7 +98,8 @@ def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None]
     try:
         num_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
-        archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it holds no resource besides the file
+        # The archive holds no resource besides the file. Tables of names need text, so wrong UTF-8 is escaped.
+        archive = tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
         while (entry := archive.next()) is not None:
             if entry.isreg() and entry.offset_data + entry.size <= num_bytes:
                 yield Member(entry.name, entry.offset_data, entry.size)

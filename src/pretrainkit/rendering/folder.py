@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -100,7 +101,7 @@ def load_renderer(
     values["fallback_fonts"] = [str(path.parent / FALLBACKS_NAME / Path(str(font)).name) for font in fallbacks]
     config = validated(values | changes, path)
     for font in (config.font_file, *config.fallback_fonts):
-        if not Path(font).exists():
+        if not os.path.exists(font):  # pathlib raises an error if the name is too long
             raise DataError(
                 f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} needs it"
             )

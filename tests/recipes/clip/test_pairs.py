@@ -223,6 +223,13 @@ def test_each_caption_of_a_list_is_a_pair_and_they_share_their_image(tmp_path):
     assert pairs.image_ids.tolist() == [2**50] * 3
 
 
+def test_half_of_an_emoji_and_an_id_without_a_sign_are_read(tmp_path):
+    about = b'{"caption": ["a cat \\ud83d", "two"], "image_id": %d}' % (2**64 - 5)  # cut by another program
+    pairs = opened(write_samples(tmp_path / "a.tar", [{"jpg": b"1", "json": about}]))
+    assert [pairs.caption(row) for row in range(2)] == ["a cat \ufffd", "two"]
+    assert pairs.image_ids.tolist() == [-5, -5]
+
+
 def test_images_without_ids_are_distinguished_by_their_place(tmp_path):
     several = [{"jpg": b"1", "json": as_json(caption=["x", "y"])}, {"jpg": b"1", "txt": b"z"}]
     for name in ("0.tar", "1.tar"):

@@ -257,15 +257,24 @@ def _pairs(
     if len(texts) == 1 and isinstance(texts[0], list):
         ids = caption_ids if isinstance(caption_ids, list) else [None] * len(texts[0])
         for caption_id, text in zip(ids, texts[0], strict=False):
-            yield caption_id, (None if text is None else str(text),)
+            yield caption_id, (_encodable(text),)
         return
     if any(isinstance(text, list) for text in texts):
         raise DataError(
             f"{path}: {image.name} has a list of captions under one of several caption keys\n"
             "  give a single caption_key: then each caption of the list becomes a pair"
         )
-    yield caption_ids, tuple(None if text is None else str(text) for text in texts)
+    yield caption_ids, tuple(map(_encodable, texts))
+
+
+def _encodable(text: Any) -> str | None:
+    """Return a caption. Half of a surrogate pair, left where JSON was cut, is replaced as in a text file."""
+    return None if text is None else str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _whole_numbers(values: Sequence[Any]) -> list[int | None]:
-    return [value if isinstance(value, int) and not isinstance(value, bool) else None for value in values]
+    """Return whole numbers of 64 bits, with or without a sign, as int64. Other values become None."""
+    return [
+        (value + 2**63) % 2**64 - 2**63 if isinstance(value, int) and not isinstance(value, bool) else None
+        for value in values
+    ]
