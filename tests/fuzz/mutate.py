@@ -1,19 +1,23 @@
 """Mutations of inputs. An input is a folder: names of files, and their bytes.
 
-Files are changed at the level that their format allows: values of JSON, lines and words of text, fields of tar headers,
-the JSON header of safetensors, the content of compressed files, and bytes of anything.
+Files are changed at the level that their format allows: values of JSON, lines and words of text, fields and members of
+tar archives, columns of tables, the JSON header of safetensors, the content of compressed files, and bytes of anything.
 """
 
 import bz2
 import gzip
+import io
 import json
 import math
 import random
 import struct
-import zlib
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 import zstandard
 
 Files = dict[str, bytes]
@@ -38,6 +42,15 @@ _NUMBERS += [2**24, 2**30, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1,
 _WORDS = ["-1", "0", "1e999", "NaN", "99999999999999999999", "0x1F", "../", "/", "..", "\0", "\n", "\r", "\r\n", "\t"]
 _WORDS += ["\u2028", "\u00a0", "\ufeff", "\ud800", "'", '"', "\\", "{", "}", "[", "]", "(", ")", ",", ":", "=", "#"]
 _WORDS += ["&", "*", "!", "|", ">", "%", "@", "`", "<", "~", "null", "true", "é", "\U0001f600", "$(id)", "; id", "- "]
+_CELLS: list[tuple[Any, pa.DataType | None]] = [
+    (None, pa.null()), (True, None), (-1, pa.int8()), (2**64 - 1, pa.uint64()), (math.nan, pa.float32()), (1.5, None),
+    (b"\xff", None), (b"\xff", pa.binary(1)), ("a", pa.large_string()), ("a", pa.dictionary(pa.int8(), pa.string())),
+    (Decimal("1.20"), None), (date(2026, 1, 2), None), (datetime(1, 1, 1), pa.timestamp("us")),
+    (datetime(2026, 1, 2, tzinfo=UTC), None), (timedelta(1), None), ([], None), (["a", None], None),
+    (["a"], pa.large_list(pa.string())), ([[1, 2]], None), ({"a": None}, None),
+    ({"a": date(2026, 1, 2), "b": b"x"}, None), ([("a", 1)], pa.map_(pa.string(), pa.int64())),
+    ({"bytes": None, "path": "a"}, None),
+]  # fmt: skip
 _TAR_KINDS = b"0\x001234567SLKgxXD"
 
 
@@ -73,6 +86,8 @@ def _changed(name: str, content: bytes, rng: Rng, tokens: Sequence[str]) -> byte
             return packing[1](_changed(stem, packing[0](content), rng, tokens))
         if suffix == "tar" and rng.random() < 0.8:
             return _tar(content, rng, tokens)
+        if suffix in ("parquet", "arrow") and rng.random() < 0.6:
+            return _table(content, suffix, rng)
         if suffix == "safetensors" and rng.random() < 0.7:
             size = struct.unpack("<Q", content[:8])[0]
             header = json.dumps(tree(json.loads(content[8 : 8 + size]), rng)).encode()
@@ -82,7 +97,7 @@ def _changed(name: str, content: bytes, rng: Rng, tokens: Sequence[str]) -> byte
             at = rng.randrange(len(lines))
             lines[at] = json.dumps(tree(json.loads(lines[at]), rng)).encode()
             return b"\n".join(lines)
-    except (OSError, EOFError, ValueError, zlib.error, struct.error, zstandard.ZstdError, RecursionError, MemoryError):
+    except Exception:
         pass  # already damaged: change its bytes
     if rng.random() < 0.6:
         try:
@@ -224,12 +239,40 @@ def _tar(content: bytes, rng: Rng, tokens: Sequence[str]) -> bytes:
             header[rng.randrange(512)] = rng.randrange(256)
         case _:
             size = int(content[at + 124 : at + 135] or b"0", 8)
-            body = _changed("x", content[at + 512 : at + 512 + size], rng, tokens)
+            name = header[:100].rstrip(b"\0").decode("utf-8", "replace")
+            body = _changed(name, content[at + 512 : at + 512 + size], rng, tokens)
             header[124:136] = b"%011o\0" % len(body)
             rest = content[at + 512 + -(-size // 512) * 512 :]
             padded = body.ljust(-(-len(body) // 512) * 512, b"\0")
             return content[:at] + _sealed(header) + padded + rest
     return content[:at] + _sealed(header) + content[at + 512 :]
+
+
+def _table(content: bytes, suffix: str, rng: Rng) -> bytes:
+    """Return a table in which a column has another name, type or values, or is absent."""
+    file, out = io.BytesIO(content), io.BytesIO()
+    table = pa.parquet.read_table(file) if suffix == "parquet" else pa.ipc.open_stream(file).read_all()
+    table.validate(full=True)
+    at = rng.randrange(table.num_columns)
+    match rng.randrange(6):
+        case 0:
+            table = table.remove_column(at)
+        case 1:
+            names = [*table.column_names, "", "text", "meta", "image", "\u2028"]
+            table = table.append_column(rng.choice(names), table.column(at))
+        case 2:
+            column = pa.array(tree(table.column(at).to_pylist(), rng))
+            table = table.set_column(at, table.column_names[at], column)
+        case _:
+            cell, kind = rng.choice(_CELLS)
+            column = pa.array([cell] * len(table), kind)
+            table = table.set_column(at, table.column_names[at], column)
+    if suffix == "parquet":
+        pa.parquet.write_table(table, out)
+    else:
+        with pa.ipc.new_stream(out, table.schema) as writer:
+            writer.write_table(table)
+    return out.getvalue()
 
 
 def _sealed(header: bytearray) -> bytes:

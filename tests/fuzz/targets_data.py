@@ -152,6 +152,23 @@ def _img2dataset(folder: Path) -> list[Files]:
     return [{"00000.parquet": table, "00000_stats.json": stats, "00000/000.jpg": image, "00000/000.txt": b"a"}]
 
 
+def _saved_set(folder: Path) -> list[Files]:
+    """A folder saved by datasets, with and without a description of its columns."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    image = {"bytes": picture("PNG", size=(4, 4)), "path": None}
+    columns = {"image": [image] * 3, "caption": [["a", "b"], ["c"], []], "image_id": [1, 2, 3]}
+    datasets.Dataset.from_dict(columns).save_to_disk(str(folder / "set"))
+    files = files_of(folder / "set")
+    plain = {**files, "dataset_info.json": b"{}"}
+    return [{f"train/{name}": content for name, content in seed.items()} for seed in (files, plain)]
+
+
+def _read_saved(folder: Path) -> None:
+    _read_pairs(folder / "train", format="huggingface")
+
+
 def _loose(folder: Path) -> None:
     find_loose_pairs(str(folder)).table()
 
@@ -409,6 +426,9 @@ TARGETS = [
     Target("aligned-tars", _aligned, _read_aligned, _NAMES),
     Target("csv-pairs", _csv, _read_pairs, (",", '"', '""', "\r\n", "image", "caption", "../a.png", "\x00")),
     Target("img2dataset", _img2dataset, _read_pairs),
+    Target(
+        "huggingface-pairs", _saved_set, _read_saved, fixed=("train/state.json", "train/dataset_info.json")
+    ),  # datasets reads a folder without them in another way
     Target("loose-pairs", _loose_files, _loose, (",", '"', '""', "\r\n", "image", "caption", "../a.png")),
     Target("tfrecord", _records, _rows, repair=_sealed_records),
     Target("row-files", _row_files, _rows, ("\t", '"', "1-2", "1.1", "# a = b", "-DOCSTART-", "[1]")),

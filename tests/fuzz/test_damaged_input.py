@@ -1,12 +1,15 @@
 """Inputs from the fuzzer, and the message of the reader for each: one that names the file."""
 
+import io
 import json
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -60,6 +63,19 @@ def edited(name: str, *path: str, value: object) -> Change:
     return change
 
 
+def column(name: str, column: str, values: list[object]) -> Change:
+    """Another column of a parquet file."""
+
+    def change(files: Files) -> None:
+        table = parquet.read_table(io.BytesIO(files[name]))
+        table = table.set_column(table.column_names.index(column), column, pa.array(values[: len(table)]))
+        out = io.BytesIO()
+        parquet.write_table(table, out)
+        files[name] = out.getvalue()
+
+    return change
+
+
 ABSENT = object()
 META = "checkpoints/step-00000001/meta.json"
 ALIASES = b"a0: &a0 [x, x]\n" + b"".join(
@@ -87,6 +103,21 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("maps", 0, replaced("image", b"(4, 6)", b"(4, 6 "), "cannot be read as an array"),
     ("csv-pairs", 0, replaced("train_anno.csv", b"image_id", b"image_\xff\xff"), "train_anno.csv cannot be read"),
     ("img2dataset", 0, replaced("00000.parquet", b"PAR1", b"PAR2"), "is not a parquet file"),
+    ("img2dataset", 0, column("00000.parquet", "caption", [{"a": 1}] * 2), "'caption' holds struct.*, which cannot be"),
+    (
+        "img2dataset",
+        0,
+        column("00000.parquet", "caption", [b"\xff"] * 2),
+        "'caption' holds binary, which cannot be read",
+    ),
+    ("img2dataset", 0, column("00000.parquet", "status", [{"a": 1}] * 2), "column 'status' holds struct"),
+    (
+        "huggingface-pairs",
+        0,
+        replaced("train/data-00000-of-00001.arrow", b"\0\0\0\0\2\0\0\0", b"\0\0\0\0\2\0\0\x7f"),
+        "is not an Arrow file, or is damaged",
+    ),
+    ("row-files", 4, put("words.txt", b"a N\nb x-DOCSTART- N\n"), "line 2 of .* has another number of columns"),
     ("row-files", 1, replaced("a.tsv", b"a\tb", b"\xff\tb"), "line 1 of .*a.tsv is not UTF-8"),
     ("row-files", 3, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
     ("seqio-cache", 0, edited("info.train.json", "num_shards", value="many"), "info.train.json is damaged"),
@@ -112,6 +143,8 @@ CASES: list[tuple[str, int, Change, str]] = [
         "fallback_fonts/font.ttf",
     ),
     ("renderer", 0, edited("text_renderer_config.json", "font_file", value="a" * 300), "has no font"),
+    ("rendered-rows", 0, column("a.parquet", "num_patches", [None] * 99), "its column 'num_patches' lacks numbers"),
+    ("rendered-rows", 0, column("a.parquet", "num_patches", ["x"] * 99), "a.parquet is not a parquet file"),
     ("rendered-rows", 0, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
     (
         "tar-index",

@@ -136,9 +136,10 @@ class WordColumns(_Sentences):
     are ignored. Also `.gz`."""
 
     def _row(self, lines: list[tuple[int, str]], path: str) -> Example:
-        fields = [line.split() for _, line in lines if not line.startswith(_NEW_DOCUMENT)]
+        numbered = [(number, line.split()) for number, line in lines if not line.startswith(_NEW_DOCUMENT)]
+        fields = [words for _, words in numbered]
         width = len(fields[0]) if fields else 1
-        if broken := [number for (number, line) in lines if len(line.split()) != width and _NEW_DOCUMENT not in line]:
+        if broken := [number for number, words in numbered if len(words) != width]:
             raise DataError(
                 f"line {broken[0]} of {path} has another number of columns than the {width} of its sentence\n"
                 "  correct the file; a word and its labels are separated by spaces"

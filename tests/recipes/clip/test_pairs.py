@@ -292,6 +292,22 @@ def test_lists_of_captions_in_a_data_set_become_pairs(tmp_path, monkeypatch):
         opened(tmp_path / "s", caption_key="text")
 
 
+def test_sets_with_a_fixed_number_of_captions_and_ids_without_a_sign_are_read(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
+    columns = {
+        "image": [png(0), png(1)],
+        "caption": [["a", "b"], ["c", "d"]],
+        "image_id": np.array([2**64 - 5, 7], np.uint64),
+    }
+    two = datasets.Sequence(datasets.Value("string"), length=2)
+    kinds = {"image": datasets.Image(), "caption": two, "image_id": datasets.Value("uint64")}
+    columns["image"] = [{"bytes": image, "path": None} for image in columns["image"]]
+    datasets.Dataset.from_dict(columns, datasets.Features(kinds)).save_to_disk(str(tmp_path / "s"))
+    pairs = opened(tmp_path / "s")
+    assert content(pairs) == [("a", png(0)), ("b", png(0)), ("c", png(1)), ("d", png(1))]
+    assert pairs.image_ids.tolist() == [-5, -5, 7, 7]
+
+
 def test_a_column_that_holds_no_images_is_refused_when_the_set_is_opened(tmp_path):
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
     datasets.Dataset.from_dict({"image": [[1, 2], [3]], "caption": ["a", "b"]}).save_to_disk(str(tmp_path / "s"))

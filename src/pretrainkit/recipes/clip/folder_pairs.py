@@ -25,6 +25,7 @@ from pretrainkit.recipes.clip.pairs import (
     chosen_captions,
     chosen_column,
     split_names,
+    texts_of,
 )
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS, open_tars
 
@@ -187,8 +188,8 @@ def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:
     keys = [key.removeprefix("json:") for key in caption_columns(source, ())]
     table = _parquet_table(path, ["key", "status", *keys], () if keys else _USUAL)
     keys = table.column_names[2:]
-    table = table.filter(pa.compute.equal(table.column("status"), "success"))
-    names = [f"{path.stem}/{key}" for key in table.column("key").to_pylist()]
+    table = table.filter(pc.equal(texts_of(table.column("status"), "status", str(path)), "success"))
+    names = [f"{path.stem}/{key}" for key in texts_of(table.column("key"), "key", str(path)).to_pylist()]
     ending = next((e for e in IMAGE_ENDINGS if names and (folder / f"{names[0]}.{e}").is_file()), IMAGE_ENDINGS[0])
-    captions = {f"caption_{n}": table.column(key).cast(pa.large_string()) for n, key in enumerate(keys)}
+    captions = {f"caption_{n}": texts_of(table.column(key), key, str(path)) for n, key in enumerate(keys)}
     return pa.table({"image": pa.array([f"{name}.{ending}" for name in names], pa.string()), **captions})

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, import_optional
 from pretrainkit.files.hub_rows import hub_rows
-from pretrainkit.files.sources import hub_set
+from pretrainkit.files.sources import explained_table_errors, hub_set
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
@@ -21,6 +21,7 @@ from pretrainkit.recipes.clip.pairs import (
     chosen_captions,
     chosen_column,
     split_names,
+    texts_of,
     whole_numbers,
 )
 
@@ -60,9 +61,12 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
     images = encoded_images(dataset, source.image_key, where, f"data.{split}")
     texts = chosen_captions(present, source, _CAPTIONS, where)
     numbers = [name for name in ("image_id", "caption_id") if name in present]
-    plain = dataset.select_columns([*texts, *numbers]).with_format("arrow")[:]
-    columns = {f"caption_{n}": plain.column(text).combine_chunks() for n, text in enumerate(texts)}
-    ids = {name: plain.column(name).combine_chunks() for name in numbers}
+    with explained_table_errors(where, "an Arrow"):
+        plain = dataset.select_columns([*texts, *numbers]).with_format("arrow")[:]
+        for table in (plain, images.data):  # invalid offsets of values would crash the process
+            table.validate(full=True)
+        columns = {f"caption_{n}": plain.column(text).combine_chunks() for n, text in enumerate(texts)}
+        ids = {name: plain.column(name).combine_chunks() for name in numbers}
     columns, rows = _one_row_per_caption(columns, ids, where)
     columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
     return HuggingFacePairs(source, pa.table(columns), images, rows)
@@ -134,7 +138,7 @@ def _one_row_per_caption(
 ) -> tuple[dict[str, pa.Array], NDArray[np.int64]]:
     """Return columns with a row for each caption of a list, and the row of the data set that each came from."""
     first = next(iter(captions.values()))
-    is_list = [pa.types.is_list(c.type) or pa.types.is_large_list(c.type) for c in captions.values()]
+    is_list = [_is_list(column) for column in captions.values()]
     rows = np.arange(len(first), dtype=np.int64)
     if any(is_list) and len(captions) > 1:
         raise DataError(
@@ -145,12 +149,17 @@ def _one_row_per_caption(
         # The index of the list that each flattened caption comes from.
         rows = whole_numbers(pa.compute.list_parent_indices(first))
         captions = {"caption_0": pa.compute.list_flatten(first)}
-    columns = {name: column.cast(pa.large_string()) for name, column in captions.items()}
+    columns = {name: texts_of(column, name, where) for name, column in captions.items()}
     for name, column in ids.items():
-        if pa.types.is_list(column.type):
+        if _is_list(column):
             column = pa.compute.list_flatten(column) if is_list[0] else pa.nulls(0)
         elif is_list[0]:
             column = column.take(pa.array(rows))
         if pa.types.is_integer(column.type) and not column.null_count and len(column) == len(rows):
-            columns[name] = column.cast(pa.int64())
+            columns[name] = column.cast(pa.int64(), safe=False)  # ids of 64 bits without a sign wrap around
     return columns, rows
+
+
+def _is_list(column: pa.Array) -> bool:
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(column.type) for is_kind in kinds)

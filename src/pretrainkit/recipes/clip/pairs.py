@@ -198,6 +198,17 @@ def chosen_captions(present: Sequence[str], source: ClipSourceConfig, usual: Seq
     return [chosen_column(present, key, (), "caption", where) for key in caption_columns(source, ())]
 
 
+def texts_of(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array | pa.ChunkedArray:
+    """Return a column `name` of a table as texts. Raises DataError if its values are not texts."""
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{where}: column {name!r} holds {column.type}, which cannot be read as texts: {error}\n"
+            "  name the caption's column with caption_key, as in data.train='[{path: ..., caption_key: NAME}]'"
+        ) from error
+
+
 def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:
     """Return the possible names of a split in the set."""
     return SPLIT_NAMES[split] if source.split is None else (source.split,)

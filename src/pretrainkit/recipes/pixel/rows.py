@@ -88,14 +88,17 @@ class ParquetTable:
         return name in self._file(0).schema_arrow.names
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return all values of a column of numbers, (N,)."""
+        """Return all values of a column of whole numbers, int32 (N,)."""
         values = []
         for index, path in enumerate(self.paths):
             file = self._file(index)
             if name not in file.schema_arrow.names:
                 raise DataError(f"{path} has no column {name!r}\n  create it again with pretrainkit render")
             with explained_table_errors(path):
-                values.append(file.read(columns=[name])[name].to_numpy())
+                column = file.read(columns=[name])[name].cast("int32")
+                if column.null_count:
+                    raise ValueError(f"its column {name!r} lacks numbers")
+                values.append(column.to_numpy())
         return np.concatenate(values)
 
     def values(self, name: str, rows_R: NDArray[np.int64]) -> list[Any]:
@@ -131,7 +134,7 @@ class Rows(ABC):
         """
         self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, str(folder), rendering
         self.folder = folder
-        self.num_patches_N = table.column(PATCHES).astype(np.int32)
+        self.num_patches_N = table.column(PATCHES)
         self.kept_N = np.arange(len(self.num_patches_N), dtype=np.int64)
         self.remark = ""
         """Warning to print before training on these rows."""
