@@ -120,6 +120,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("row-files", 4, put("words.txt", b"a N\nb x-DOCSTART- N\n"), "line 2 of .* has another number of columns"),
     ("row-files", 1, replaced("a.tsv", b"a\tb", b"\xff\tb"), "line 1 of .*a.tsv is not UTF-8"),
     ("row-files", 3, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
+    ("row-files", 3, replaced("a.parquet", b"\x16\4&\x08", b"\x16\6&\x08"), "2 rows are not those of its row groups"),
     ("seqio-cache", 0, edited("info.train.json", "num_shards", value="many"), "info.train.json is damaged"),
     ("seqio-cache", 0, edited("info.train.json", "features", "text", "dtype", value={}), "info.train.json is damaged"),
     ("seqio-cache", 0, put("stats.train.json", b"[1]"), "contains a list, not an object"),

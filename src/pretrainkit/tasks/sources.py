@@ -395,15 +395,18 @@ class _ParquetFiles:
         for number, address in enumerate(addresses):
             with explained_table_errors(address):
                 opened = pyarrow.parquet.ParquetFile(fsspec.open(address).open() if "://" in address else address)
+                metadata = opened.metadata
+                rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+                if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+                    raise ValueError(f"its {metadata.num_rows} rows are not those of its row groups")
             names = opened.schema_arrow.names
             missing = sorted(set(columns or ()) - set(names))
             if missing:
                 raise DataError(f"{address}: no column {', '.join(missing)}\n  its columns are: {', '.join(names)}")
             self._files.append(opened)
-            sizes.append(opened.metadata.num_rows)
-            for group in range(opened.metadata.num_row_groups):
-                self._groups.append((number, group))
-                group_sizes.append(opened.metadata.row_group(group).num_rows)
+            sizes.append(metadata.num_rows)
+            self._groups += [(number, group) for group in range(len(rows))]
+            group_sizes += rows
         self.sizes = tuple(sizes)
         self._ends = np.cumsum(group_sizes)  # over all row groups of all files
         self._read = lru_cache(maxsize=_KEPT_ROW_GROUPS)(self._read_group)

@@ -295,14 +295,11 @@ def test_lists_of_captions_in_a_data_set_become_pairs(tmp_path, monkeypatch):
 def test_sets_with_a_fixed_number_of_captions_and_ids_without_a_sign_are_read(tmp_path):
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
     columns = {
-        "image": [png(0), png(1)],
-        "caption": [["a", "b"], ["c", "d"]],
-        "image_id": np.array([2**64 - 5, 7], np.uint64),
+        "image": pa.array([{"bytes": png(0), "path": None}, {"bytes": png(1), "path": None}]),
+        "caption": pa.array([["a", "b"], ["c", "d"]], pa.list_(pa.string(), 2)),
+        "image_id": pa.array([2**64 - 5, 7], pa.uint64()),
     }
-    two = datasets.Sequence(datasets.Value("string"), length=2)
-    kinds = {"image": datasets.Image(), "caption": two, "image_id": datasets.Value("uint64")}
-    columns["image"] = [{"bytes": image, "path": None} for image in columns["image"]]
-    datasets.Dataset.from_dict(columns, datasets.Features(kinds)).save_to_disk(str(tmp_path / "s"))
+    datasets.Dataset(datasets.table.InMemoryTable(pa.table(columns))).save_to_disk(str(tmp_path / "s"))
     pairs = opened(tmp_path / "s")
     assert content(pairs) == [("a", png(0)), ("b", png(0)), ("c", png(1)), ("d", png(1))]
     assert pairs.image_ids.tolist() == [-5, -5, 7, 7]
