@@ -89,9 +89,36 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
 
 
+class Reversed(nn.Sequential):
+    """Layers that are used in another order than they are registered in, so gradients are ready in another one, too."""
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in reversed(self):
+            x = layer(x).relu()
+        return x
+
+
+def gradients_of_two_passes(world: World) -> list[dict[str, torch.Tensor]]:
+    """The gradients of the first backward pass of a process, and of a second one over the same input."""
+    torch.manual_seed(1)
+    layers = Reversed(nn.Linear(64, 100), nn.Linear(70, 64), nn.Linear(31, 70))
+    model = parallelize(layers, ParallelConfig(strategy="ddp"), world, torch.float32)
+    torch.manual_seed(world.rank)
+    x = torch.randn(5, 31)
+    found = []
+    for _ in range(2):
+        model(x).square().sum().backward()
+        found.append(gradients(model))
+        model.zero_grad()
+    return found
+
+
 def checks_of_four(world: World) -> dict[str, object]:
-    """Two copies of the model on two ranks each."""
-    return {
+    """Two copies of the model on two ranks each; and one on each rank, whose gradients are computed twice."""
+    return {"two passes": gradients_of_two_passes(world)} | {
         f"{kind} hsdp {optimizer}": one_step(kind, "hsdp", optimizer, world)
         for kind, optimizer in (
             ("separable", "adamw"),

@@ -90,6 +90,13 @@ def test_both_ranks_hold_the_same_parameters(case, pair) -> None:
         assert torch.equal(value, pair[1][case]["params"][name])
 
 
+def test_the_first_step_of_a_process_adds_the_gradients_of_ranks_in_the_order_of_later_steps(four) -> None:
+    for found in four:
+        first, second = found["two passes"]
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_evaluation_on_two_ranks_is_that_of_all_batches(pair, alone) -> None:
     for rank in range(2):
         assert pair[rank]["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-6)

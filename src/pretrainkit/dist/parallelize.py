@@ -98,13 +98,34 @@ def parallelize(
     # Buffers are constant tables, so they need not be sent before every forward pass. Torch renamed the argument.
     arguments = inspect.signature(DistributedDataParallel.__init__).parameters
     buffers: dict[str, Any] = {next(n for n in ("forward_sync_buffers", "broadcast_buffers") if n in arguments): False}
-    return DistributedDataParallel(
+    parallel = DistributedDataParallel(
         model,
         device_ids=[world.device] if world.device.type == "cuda" else None,
         init_sync=False,
         gradient_as_bucket_view=True,
         **buffers,
     )
+    if world.backend != "fake":  # a dry run computes nothing
+        _order_gradients(parallel, model)
+    return parallel
+
+
+def _order_gradients(parallel: DistributedDataParallel, model: nn.Module) -> None:
+    """Let DDP place all gradients in its buckets as it does for the rest of the run.
+
+    DDP orders its buckets anew after the first backward pass of a process, as the gradients of that pass were ready.
+    With three or more ranks, the place in a bucket decides in which order a number of each rank is added. So without
+    this pass over a sum of all parameters, the first step of a resumed run would be rounded differently.
+    """
+    members = vars(model)
+    own = members.get("forward")  # a model may have one besides that of its class
+    members["forward"] = lambda _: sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad)
+    try:
+        parallel(None).backward()
+    finally:
+        members.pop("forward")
+        members |= {"forward": own} if own else {}
+    model.zero_grad()
 
 
 def _compile(model: nn.Module, blocks: list[nn.Module]) -> None:
