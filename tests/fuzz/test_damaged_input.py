@@ -125,6 +125,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("seqio-cache", 0, edited("info.train.json", "features", "text", "dtype", value={}), "info.train.json is damaged"),
     ("seqio-cache", 0, put("stats.train.json", b"[1]"), "contains a list, not an object"),
     ("token-shards", 0, edited("manifest.json", "tokenizer", "special", value=None), "no id for unk"),
+    ("token-shards", 0, edited("manifest.json", "dtype", value="01i"), "manifest.json is damaged"),
     ("token-shards", 0, put("documents-00000-of-00001.bin", b"\x09" + bytes(7) + b"\3" + bytes(7)), "do not increase"),
     ("task-cache", 0, edited("info.train.json", "shard_examples", value=[1, 2]), "do not fit together"),
     ("task-cache", 0, edited("info.train.json", "shard_examples", value=[2**63]), "does not fit the number of"),
@@ -136,6 +137,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ),
     ("task-cache", 0, edited("train/inputs/manifest.json", "tokenizer", "special", value=ABSENT), "is damaged"),
     ("task-cache", 0, put("train/extras-00000-of-00001.ends", b"\1\2\3"), "is truncated"),
+    ("renderer", 0, edited("text_renderer_config.json", "dpi", value=10**400), "whole number > 0 and <= 10000"),
     ("renderer", 0, edited("rendering.json", "config", "fallback_fonts", value=3), "fallback_fonts is not a list"),
     (
         "renderer",

@@ -113,7 +113,7 @@ def parallelize(
 def _order_gradients(parallel: DistributedDataParallel, model: nn.Module) -> None:
     """Let DDP place all gradients in its buckets as it does for the rest of the run.
 
-    DDP orders its buckets anew after the first backward pass of a process, as the gradients of that pass were ready.
+    DDP orders its buckets again after the first backward pass of a process, as the gradients of that pass were ready.
     With three or more ranks, the place in a bucket decides in which order a number of each rank is added. So without
     this pass over a sum of all parameters, the first step of a resumed run would be rounded differently.
     """

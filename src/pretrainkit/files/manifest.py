@@ -179,7 +179,10 @@ def expected_form(path: str | Path, fix: str = "restore it from a copy, or creat
     DataError. The block should only take values out of the content, so that no mistake in the code is hidden."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
+    except (
+        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
+        SyntaxError,  # NumPy raises it for names of dtypes such as 01i
+    ) as error:  # fmt: skip
         reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         raise DataError(f"{path} is damaged, or was written by another program: {reason[:300]}\n  {fix}") from error
 

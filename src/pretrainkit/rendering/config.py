@@ -66,7 +66,7 @@ class RendererConfig(Config):
     fonts in it, sorted by name. Fonts of the machine are never used."""
     font_size: PositiveFloat = 8
     """Font size in points. With the default `dpi`, 8 points are 13.3 pixels."""
-    dpi: PositiveInt = 120
+    dpi: Annotated[PositiveInt, Field(le=10_000)] = 120
     """Resolution in pixels per inch."""
     pixels_per_patch: Annotated[int, Field(ge=4, le=64)] = 16
     """Height and width of a patch in pixels; also the height of a canvas."""

@@ -393,13 +393,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
     kind = content.get("format") if isinstance(content, dict) else None
     if kind != FORMAT:
         raise DataError(f"{folder} has no token shards: the kind of its manifest is {kind or 'unknown'}\n  {_REBUILD}")
-    try:
+    with expected_form(path, _REBUILD):
         dtype, shards = np.dtype(content["dtype"]), content["shards"]
         is_whole = dtype == token_dtype(content["tokenizer"]["vocab_size"]) and isinstance(content["fingerprint"], str)
         is_whole &= all(shard[f"num_{over}"] >= 0 for shard in shards for over in ("tokens", "sentences", "documents"))
         is_whole &= all(set(shard["sha256"]) == set(PARTS) for shard in shards) and len(shards) > 0
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path} lacks an entry that a manifest of token shards has: {error}\n  {_REBUILD}") from error
     if not is_whole:
         raise DataError(f"{path} is inconsistent\n  {_REBUILD}")
     return content
