@@ -108,9 +108,22 @@ MEASURES = {
         Measure("tools_depth_error", "of tools", "", "tools_mean_depth_error", "their mean depth"),
         Measure("depth@64_loss", "loss of depth, nats per square", "", math.log(64), "all depths equal"),
     ],
+    "image_tokenizer": [
+        Measure("psnr", "PSNR of restored images, dB", "", "mean_image_psnr", "the mean image"),
+        Measure("ssim", "SSIM", "", "mean_image_ssim", "the mean image"),
+        Measure("mae", "absolute error", "", "mean_image_mae", "the mean image"),
+    ],
 }
 """Figures that the results show of each recipe, if a run has them."""
-TITLES = {"bert": "BERT", "t5": "T5", "pixel": "PIXEL", "clip": "CLIP", "fourm": "4M", "glue": "GLUE"}
+TITLES = {
+    "bert": "BERT",
+    "t5": "T5",
+    "pixel": "PIXEL",
+    "clip": "CLIP",
+    "fourm": "4M",
+    "glue": "GLUE",
+    "image_tokenizer": "Image tokenizers",
+}
 RESULTS = """\
 # Results
 
@@ -218,7 +231,8 @@ def record_of_run(folder: Path) -> Record:
     command = re.sub(r"^\S*pretrainkit(/__main__\.py)?", "pretrainkit", came["command"])
     command = command.replace(f"{Path.cwd()}/", "").replace(" --resume --json", "")
     command = re.sub(r"[^ =]+=[\[{].*?[\]}](?= |$)", lambda word: shlex.quote(word[0]), command)
-    metrics = run.held_out | {name: run.summary[name] for name in ("unigram_loss",) if name in run.summary}
+    baselines = re.compile("unigram_loss|mean_image_.*")
+    metrics = run.held_out | {name: value for name, value in run.summary.items() if baselines.fullmatch(name)}
     if run.config["recipe"] == "glue":
         metrics |= _guessed(folder)
     if (generated := folder / "generated/generation.json").exists():

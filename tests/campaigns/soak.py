@@ -1,4 +1,4 @@
-"""Train for a long time on two ranks, undisturbed and with random kills, and compare: losses, memory, open files.
+"""Train for a long time on several ranks, undisturbed and with random kills, and compare: losses, memory, open files.
 
     python tests/campaigns/soak.py --minutes 20 --seed 1
 
@@ -28,7 +28,7 @@ from compare import differences
 from processes import end_orphans, environment_of, processes_of, revision, signal_to
 from stages import STAGES
 
-SOAKED = {"bert": "train bert", "clip": "train clip", "fourm": "train fourm"}
+SOAKED = {name: f"train {name}" for name in ("bert", "clip", "fourm", "t5", "pixel", "image tokenizer")}
 KILLS = (
     ("SIGKILL", "rank"),
     ("SIGKILL", "rank"),
@@ -57,8 +57,8 @@ class Sample(NamedTuple):
 class Soak:
     """The two runs of one recipe. Everything is in `folder`, so that a later call continues."""
 
-    def __init__(self, folder: Path, inputs: Path, recipe: str, seed: int) -> None:
-        self.folder, self.inputs, self.recipe = folder, inputs, recipe
+    def __init__(self, folder: Path, inputs: Path, recipe: str, seed: int, ranks: int) -> None:
+        self.folder, self.inputs, self.recipe, self.ranks = folder, inputs, recipe, ranks
         self.rng = random.Random(f"{seed} {recipe}")
         self.is_struck = False
         """True if the present launcher, or a process of it, was killed."""
@@ -119,7 +119,7 @@ class Soak:
         place = words.index("--resume")
         words[place:place] = [*steps, f"log.every_steps={max(1, num_steps // 3000)}"]
         command = [sys.executable, "-m", "pretrainkit", *words]
-        command += ["--launch", "local", "--nproc", "2", "--max-restarts", "1000", "--hang-minutes", "2"]
+        command += ["--launch", "local", "--nproc", str(self.ranks), "--max-restarts", "1000", "--hang-minutes", "2"]
         with (life / "samples.jsonl").open("a") as samples, (life / "output").open("a") as output:
             code = None
             while code != 0:
@@ -210,7 +210,8 @@ def main() -> None:
     parser.add_argument(
         "--every", type=float, default=2, help="mean of the minutes from a first new checkpoint to a kill"
     )
-    parser.add_argument("--recipes", nargs="+", default=list(SOAKED), choices=list(SOAKED))
+    parser.add_argument("--recipes", nargs="+", default=list(SOAKED)[:3], choices=list(SOAKED))
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("build/soak"))
     options = parser.parse_args()
@@ -224,7 +225,8 @@ def main() -> None:
             if not (inputs / need).exists():
                 make = [sys.executable, str(Path(__file__).with_name("inputs.py")), str(inputs), need]
                 subprocess.run(make, check=True, env=environment_of(inputs, work / "life"))
-        soak = Soak(work / f"{recipe}-{options.seed}", inputs, recipe, options.seed)
+        ranks = "" if options.ranks == 2 else f"-{options.ranks}"
+        soak = Soak(work / f"{recipe}-{options.seed}{ranks}", inputs, recipe, options.seed, options.ranks)
         num_steps = soak.num_steps(options.minutes)
         print(f"{recipe}: two runs of {num_steps:,} steps", flush=True)
         soak.undisturbed(num_steps)
