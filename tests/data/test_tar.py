@@ -136,7 +136,7 @@ def test_long_indexing_reports_its_progress(tmp_path, caplog):
 
 def test_a_table_is_written_to_the_cache_if_the_folder_of_the_archive_is_not_writable(tmp_path, monkeypatch):
     path = write_tar(tmp_path / "a.tar", {"a": b"1"})
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "cache"))
     open_file = open
 
     def refusing(name, mode="r", *rest, **options):

@@ -277,7 +277,6 @@ class Campaign:
         from targets import TARGETS
 
         os.environ["PRETRAINKIT_CACHE"] = str(self.root / "cache")
-        os.environ["XDG_CACHE_HOME"] = str(self.root / "cache")
         tempfile.tempdir = str(self.root / "temporary")
         log = open(self.crash_log, "w")  # noqa: SIM115 - open as long as the process
         faulthandler.enable(log, all_threads=False)

@@ -208,7 +208,7 @@ def test_processes_that_unpack_a_file_at_once_do_not_disturb_each_other(tmp_path
     path.write_bytes(gzip.compress("".join(f"line {n}\n" for n in range(5000)).encode()))
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(_read_packed, [path] * 8)) == {"line 4999"}
-    assert len(list((tmp_path / "cache").iterdir())) == 3
+    assert len(list((tmp_path / "cache/tasks").iterdir())) == 3
 
 
 def test_the_tables_of_glue_are_read_row_by_row(sample_data):

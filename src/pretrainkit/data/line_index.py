@@ -52,11 +52,11 @@ class LineIndex:
 
 
 def cache_folder() -> Path:
-    """Return the folder of indexes and uncompressed copies: `PRETRAINKIT_CACHE`, or the user's cache folder."""
+    """Return the folder of indexes, copies and the like: `PRETRAINKIT_CACHE`, or `pretrainkit` in the user's cache."""
     configured = os.environ.get("PRETRAINKIT_CACHE")
     if configured:
         return Path(configured)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretrainkit" / "tasks"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretrainkit"
 
 
 def index_lines(source: SourceFile) -> LineIndex:
@@ -76,7 +76,7 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
     is_plain = is_local and not source.address.endswith((".zst", ".gz"))
     address = str(Path(source.address).absolute()) if is_local else source.address
     identity = [_FORMAT, address, source.num_bytes, source.stamp, *([kind] if kind else [])]
-    kept = cache_folder() / hashlib.blake2b(json.dumps(identity).encode(), digest_size=12).hexdigest()
+    kept = cache_folder() / "tasks" / hashlib.blake2b(json.dumps(identity).encode(), digest_size=12).hexdigest()
     path = Path(source.address) if is_plain else kept.with_suffix(".plain")
     array_path, facts_path = kept.with_suffix(".lines.npy"), kept.with_suffix(".json")
     if facts_path.is_file() and array_path.is_file() and path.is_file():

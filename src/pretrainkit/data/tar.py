@@ -23,11 +23,13 @@ from typing import BinaryIO, NamedTuple, TypeVar
 import pyarrow as pa
 from filelock import FileLock
 
+from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
 from pretrainkit.files.sources import explained_read_errors
 
 _FORMAT = "pretrainkit tar index 1"
 _STAMP = b"pretrainkit"
+_INDEXES = "tar-indexes"
 _OPEN_FILES = 64
 _LARGEST_PADDING = 2**20
 """Maximum number of zero bytes after the last file. 1 kB to 10 kB are usual; more shows that a part was not written."""
@@ -237,7 +239,7 @@ def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) 
     status = path.stat()
     ending = f"{_digest(settings, 4)}.index"
     kept_name = f"{path.name}-{_digest(str(path.resolve()), 8)}.{ending}"
-    places = [path.with_name(f"{path.name}.{ending}"), _cache_folder() / kept_name]
+    places = [path.with_name(f"{path.name}.{ending}"), cache_folder() / _INDEXES / kept_name]
     stamp = _stamp(settings, f"{status.st_size}\n{status.st_mtime_ns}")
     for place in places:
         if (kept := _read(place, stamp)) is not None:
@@ -248,7 +250,7 @@ def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) 
 def _remote_table(address: str, settings: str, version: str, make: Callable[[], pa.Table]) -> pa.Table:
     """Do the same as `cached_table` for an archive at an address; the table is stored in this machine's cache folder.
     Raises DataError if the archive cannot be read."""
-    place = _cache_folder() / f"{_digest('|'.join([address, settings]), 12)}.index"
+    place = cache_folder() / _INDEXES / f"{_digest('|'.join([address, settings]), 12)}.index"
     stamp = _stamp(settings, version)
     if (kept := _read(place, stamp)) is not None:
         return kept
@@ -353,10 +355,6 @@ def _with_progress(paths: Sequence[P], tables: Iterable[pa.Table], seconds_betwe
             _logger.warning("indexed %s: %d of %d archives (once; the index is stored)", path, number, len(paths))
         listed.append(table)
     return listed
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretrainkit" / "tar-indexes"
 
 
 def _read(place: Path, stamp: bytes) -> pa.Table | None:

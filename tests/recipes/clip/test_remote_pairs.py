@@ -31,7 +31,7 @@ def samples_of(archive: int):
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tar, "_RETRY_SECONDS", (0.0, 0.0))
     return tmp_path / "cache"
 

@@ -48,7 +48,7 @@ def test_tar_files_equal_folders(folders, tokenizer, tmp_path):
 def test_archives_at_an_address_equal_folders(folders, tokenizer, tmp_path, monkeypatch):
     import fsspec
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "cache"))
     pattern = write_tars(tmp_path / "tars", 6)
     fsspec.filesystem("memory").put(str(tmp_path / "tars"), "/bucket", recursive=True)
     address = "memory://bucket" + pattern.removeprefix(str(tmp_path / "tars"))
