@@ -133,7 +133,8 @@ training has all of its figures, versions (of new ones also the commit), and fin
 losses. Figures are means over seeds ± the standard deviation; the seeds change initial weights, order and masks, and
 the data stays the same. With one seed there is no deviation. The seeds of GLUE are those of fine-tuning, and its
 encoder was pretrained once. In parentheses: a baseline. All trainings on CPUs used one thread (`OMP_NUM_THREADS=1`).
-The config `depth.yaml` is on the page [From folders of images to generated depth](fourm-walkthrough.md).
+The config `depth.yaml` is on the page [From folders of images to generated depth](fourm-walkthrough.md). The encoder
+`runs/random` is `bert/modern-mini` after `num_steps=1 optimizer.peak_lr=1e-12`, so its weights are random.
 
 The last column has the first digits of the fingerprint of all losses for each seed. The same command with the same
 versions, on a processor with the same instructions, gives the same fingerprint, because every digit of every loss is
@@ -142,8 +143,8 @@ the same.
 ABSENT = """\
 ## Not measured yet
 
-These have no run folder, so they are absent: GLUE from random weights; second and third seeds of pretraining (BERT).
-The pages of the recipes tell of longer trainings, whose run folders were not kept.
+No model was trained on a GPU for this page. The pages of the recipes tell of longer trainings, whose run folders were
+not kept.
 """
 PROVENANCE = ("device", "ranks", "processor", "cores", "precision", "python", "started", "git")
 WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}

@@ -117,7 +117,8 @@ class Soak:
         steps = (f"num_steps={num_steps}", f"checkpoint.every_steps={every}", f"evaluate.every_steps={every}")
         words = [word.replace("{in}", str(self.inputs)) for word in STAGES[SOAKED[self.recipe]].words]
         place = words.index("--resume")
-        words[place:place] = [*steps, f"log.every_steps={max(1, num_steps // 3000)}"]
+        sizes = () if self.ranks == 2 else (f"data.batch_size={2 * self.ranks}", "data.microbatch_size=1")
+        words[place:place] = [*steps, *sizes, f"log.every_steps={max(1, num_steps // 3000)}"]
         command = [sys.executable, "-m", "pretrainkit", *words]
         command += ["--launch", "local", "--nproc", str(self.ranks), "--max-restarts", "1000", "--hang-minutes", "2"]
         with (life / "samples.jsonl").open("a") as samples, (life / "output").open("a") as output:
