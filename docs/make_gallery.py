@@ -143,8 +143,8 @@ the same.
 ABSENT = """\
 ## Not measured yet
 
-No model was trained on a GPU for this page. The pages of the recipes tell of longer trainings, whose run folders were
-not kept.
+No model was trained on a GPU for this page, and GLUE from random weights only for STS-B. The pages of the recipes tell
+of longer trainings, whose run folders were not kept.
 """
 PROVENANCE = ("device", "ranks", "processor", "cores", "precision", "python", "started", "git")
 WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}
