@@ -130,11 +130,18 @@ RESULTS = """\
 Models that were trained for this repository, each with a run folder behind it: `make gallery` trains the demos, and
 `python docs/make_gallery.py --runs FOLDER` adds runs of `pretrainkit train`. A file in `docs/results/` for each
 training has all of its figures, versions (of new ones also the commit), and fingerprints of its config, data and
-losses. Figures are means over seeds ± the standard deviation; the seeds change initial weights, order and masks, and
-the data stays the same. With one seed there is no deviation. The seeds of GLUE are those of fine-tuning, and its
-encoder was pretrained once. In parentheses: a baseline. All trainings on CPUs used one thread (`OMP_NUM_THREADS=1`).
-The config `depth.yaml` is on the page [From folders of images to generated depth](fourm-walkthrough.md). The encoder
-`runs/random` is `bert/modern-mini` after `num_steps=1 optimizer.peak_lr=1e-12`, so its weights are random.
+losses. Figures are means over the seeds 0 to 2 ± the standard deviation; the seeds change initial weights, order and
+masks, and the data of the demos of T5 and 4M depend on them, too. Commands are those of seed 0; `seed=1`, or
+`--seed 1` of a demo, is another. In parentheses: a baseline; a mean in italics is no better. All trainings on CPUs used
+one thread (`OMP_NUM_THREADS=1`), on machines with other work.
+
+The seeds of GLUE are those of fine-tuning. Its encoders `runs/mini` and `runs/modern` are the rows of BERT with these
+outputs, so they are smaller trainings than those in the README of `glue`. `runs/random` is `bert/modern-mini` after
+`num_steps=1 optimizer.peak_lr=1e-12`, so its weights are random. The commands that make `data/tokens` from files are
+on the page [Start](get-started.md), those for images and captions on the pages of the recipes; `data/flowers` has a
+folder of photographs for each kind of flower. `depth.yaml` is on the page
+[From folders of images to generated depth](fourm-walkthrough.md); the errors of depth are what
+`pretrainkit generate RUN --from rgb --from-data 18 --to depth --set depth.num_steps=1 --set depth.take=median` reports.
 
 The last column has the first digits of the fingerprint of all losses for each seed. The same command with the same
 versions, on a processor with the same instructions, gives the same fingerprint, because every digit of every loss is
@@ -146,6 +153,7 @@ ABSENT = """\
 No model was trained on a GPU for this page, and GLUE from random weights only for STS-B. The pages of the recipes tell
 of longer trainings, whose run folders were not kept.
 """
+_LESS_IS_BETTER = re.compile("loss|error|mae|nll")
 PROVENANCE = ("device", "ranks", "processor", "cores", "precision", "python", "started", "git")
 WRAPPED: Any = {"subsequent_indent": " " * 8, "break_long_words": False, "break_on_hyphens": False}
 PRINTED = {"bert": "Export", "t5": "Inference"}
@@ -161,14 +169,14 @@ def main(arguments: list[str], docs: Path = DOCS) -> None:
     parser.add_argument("--out", type=Path, default=Path("build/gallery"))
     given = parser.parse_args(arguments)
     if given.runs is None:
-        for name in given.names:
-            for seed in given.seeds:
-                folder = given.out / f"{name}-{seed}"
-                if not folder.with_suffix(".json").exists():
-                    run_demo(name, seed, folder)
-                write_record(docs, f"demo-{name}-{seed}", record_of_demo(name, seed, folder))
-                if seed == given.seeds[0]:
-                    draw(name, folder, docs / "images")
+        demos = [(name, seed, given.out / f"{name}-{seed}") for name in given.names for seed in given.seeds]
+        for name, seed, folder in demos:
+            if not folder.with_suffix(".json").exists():
+                run_demo(name, seed, folder)
+        for name, seed, folder in demos:  # after all trainings, which record whether the checkout has changes
+            write_record(docs, f"demo-{name}-{seed}", record_of_demo(name, seed, folder))
+            if seed == given.seeds[0]:
+                draw(name, folder, docs / "images")
     for run in given.runs or ():
         record = record_of_run(run) | ({"about": given.about} if given.about else {})
         write_record(docs, f"{record['recipe']}-{record['losses'][:12]}", record)
@@ -409,12 +417,15 @@ def gallery(records: list[Record], docs: Path) -> str:
         lines = [row for line in record["printed"] for row in textwrap.wrap(line, 120, **WRAPPED) or [""]]
         parts.append("```text\n" + "\n".join(lines) + "\n```\n")
     parts.append("## Tutorials\n")
+    parts.append(prose("Pictures and last outputs of the tutorials. Their pages have commands, times and settings."))
     for page in sorted((docs / "tutorials").glob("*.md")):
         title, *lines = page.read_text("utf-8").split("\n")
-        drawn = [line.replace("](../", "](") for line in lines if line.startswith("![") and "/tutorial-" in line]
-        for line in drawn:
-            about = f"*[{title.removeprefix('# ')}](tutorials/{page.name}): {line[2:].partition(']')[0]}.*"
-            parts += [line + "\n", prose(about)]
+        parts.append(f"### [{title.removeprefix('# Tutorial: ')}](tutorials/{page.name})\n")
+        for line in lines:
+            if line.startswith("!["):
+                parts += [line.replace("](../", "](") + "\n", f"*{line[2:].partition(']')[0]}.*\n"]
+        last = max(place for place, line in enumerate(lines) if line == "```text")
+        parts.append("\n".join([*lines[last : lines.index("```", last)], "```"]) + "\n")
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -451,19 +462,19 @@ def results(records: list[Record]) -> str:
                 f"## {TITLES[recipe]}\n\n| trained | data | hardware, time | measured on held-out data | losses |"
             )
             parts.append("|---|---|---|---|---|")
-            parts += [_row(command, rows[command], measures) for command in sorted(rows)]
+            parts += [_row(rows[command], measures) for command in sorted(rows)]
             parts.append("")
     return "\n".join([*parts, ABSENT])
 
 
-def _row(command: str, records: list[Record], measures: list[Measure]) -> str:
+def _row(records: list[Record], measures: list[Measure]) -> str:
     first = records[0]
     about = DEMOS[first["demo"]].about if "demo" in first else f"{first.get('about', '')}."
     machine = (
         f"{first['processor']}, torch {first['packages']['torch']}" if first["device"] == "CPU" else first["device"]
     )
     cells = (
-        f"`{command if records[1:] else first['command']}`: {first['preset']}, {first['parameters'] / 1e6:.2f} M "
+        f"`{re.sub(r' (--seed |seed=)0', '', first['command'])}`: {first['preset']}, {first['parameters'] / 1e6:.2f} M "
         f"parameters, {first['steps']:,} steps of {first['batch_size']} examples",
         f"{about} {first['examples']:,} examples",
         f"{machine}: {_minutes(records)}",
@@ -491,7 +502,10 @@ def _measured(records: list[Record], measures: list[Measure]) -> Iterator[str]:
             kind = f" ({name.partition('_')[0]})" if "*" in measure.metric else ""
             deviation = f" ± {_shown(statistics.stdev(values), measure.unit)}" if len(values) > 1 else ""
             guess = f" ({measure.guess}: {_shown(base, measure.unit)})"
-            yield f"{measure.about}{kind}: {_shown(statistics.mean(values), measure.unit)}{deviation}{guess}"
+            mean = statistics.mean(values)
+            is_better = mean < base if _LESS_IS_BETTER.search(name) else mean > base
+            mark = "" if is_better else "*"
+            yield f"{measure.about}{kind}: {mark}{_shown(mean, measure.unit)}{mark}{deviation}{guess}"
 
 
 def _shown(value: float, unit: str) -> str:

@@ -116,7 +116,7 @@ def test_a_fine_tuned_task_is_compared_with_one_class_for_all(tmp_path: Path, mo
     script()["main"](["--runs", "mrpc-0", "mrpc-1", "--about", "MRPC"], tmp_path / "docs")
     table = (tmp_path / "docs/results.md").read_text("utf-8")
     assert "## GLUE" in table
-    assert "model.dropout=0.1 num_steps=2`: glue/mrpc" in table
+    assert "model.dropout=0.1 num_steps=2 --out mrpc-0`: glue/mrpc" in table
     rows = [line.split("\t") for line in (data.part("glue") / "MRPC/dev.tsv").read_text("utf-8").splitlines()[1:]]
     share = 100 * max(sum(row[0] == label for row in rows) for label in "01") / len(rows)
     assert f"(one class for all: {share:.1f} %)" in table

@@ -138,6 +138,11 @@ CASES = [
         r"data.train='.*'",
         {"path: ...": "path: downloaded", "NAME": "said", "+": "data.batch_size=2"},
     ),
+    Case(
+        f"{CLIP} 'data.train=[{{path: downloaded, caption_key: sizes}}]'",
+        r"data.train='.*'",
+        {"path: ...": "path: downloaded", "NAME": "said", "+": "data.batch_size=2"},
+    ),
     Case("generate clip 'a dog'", "--images FOLDER", {"FOLDER": "pairs/train"}),
     Case("evaluate clip data.valid=torn", "pretrainkit data check", {"check": "check torn"}, ends=2),
     Case("data pack torn --out {out}", "--max-bad N", {"N": "9"}),
@@ -441,6 +446,7 @@ def prepare(folder: Path) -> None:
             "status": ["success"] * 6,
             "said": [sets.caption(n) for n in range(6)],
             "caption": ["x y"] * 6,
+            "sizes": [{"width": n} for n in range(6)],
         },
     )
     sets.write_samples(folder / "short" / "00000.tar", samples * 3)

@@ -151,7 +151,7 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     _show(run, folder, valid)
     walk.report(run)
     share = {name: f"{100 * value:.0f} %" for name, value in results.items()}
-    print(f"\n  Learned from {NUM_TRAIN} scenes, measured on {NUM_VALID} others:")
+    print(f"\n  Learned from {NUM_TRAIN} scenes, measured on {NUM_VALID} others (most captions occur in both):")
     rows = {
         "pictures from captions": f"{share['pictures']} show both things with kind, colour and side as in the caption, "
         f"says a classifier (true pictures: {share['true_pictures']}, those of other captions: "

@@ -118,12 +118,16 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
         accuracy=after,
         majority_accuracy=round(rows.majority_percent, 2),
     )
+    others = [(row, true) for row, true in zip(rows_answered, truth, strict=True) if true["part"] != rows.parts[0]]
+    right = 100 * sum(row["prediction"] == true["part"] for row, true in others) / len(others)
     walk.tell(
         {
             "held-out loss of hidden words": f"{result['span_corruption_loss']:.3f} nats (guessing by frequency: "
             f"{result['unigram_loss']:.3f})",
             "correct answers": f"{after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
             f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)",
+            "of the other parts": f"{right:.1f} % of {len(others)} rows (guessing one of {len(rows.parts)} parts: "
+            f"{100 / len(rows.parts):.1f} %)",
         },
         {"run": run, "for transformers": folder / "export"},
         "To use your own tasks, see docs/tasks.md.",

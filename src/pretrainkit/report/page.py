@@ -58,6 +58,9 @@ th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid 
 tr:last-child > td, tbody > tr:last-child > th { border-bottom: 0; }
 td code { overflow-wrap: anywhere; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
+.wide thead { display: none; } .wide tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); }
+.wide td { border: 0; flex: 1 1 13em; max-width: 26em; } .wide td:empty { display: none; }
+.wide td::before { content: attr(data-name); color: var(--quiet); display: block; font-size: 12px; }
 .samples { overflow-wrap: anywhere; } .compared td:not(.path) { min-width: 9em; overflow-wrap: anywhere; }
 mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; white-space: nowrap; }
 mark.hit { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--good); }

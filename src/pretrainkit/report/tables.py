@@ -16,6 +16,8 @@ from pretrainkit.report.shown import shown_cell
 
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
 _MAX_SAMPLES = 40
+_MAX_COLUMNS = 5
+"""Number of columns that fit beside each other on a page; more are wrapped."""
 _MAX_EXAMPLES = 3
 """Number of examples whose samples are shown over time."""
 _MAX_STEPS = 8
@@ -35,7 +37,8 @@ def samples_section(run: Run) -> Markup | None:
     rows = [tag("tr", *(tag("td", cell, data_name=head) for head, cell in pairs)) for pairs in cells]
     more = len(run.samples) - len(shown)
     rest = tag("p", f"{more} more in samples.json", class_="quiet small") if more else None
-    return section("Samples", tag("div", table(heads, rows, "samples"), rest, class_="panel scroll long"))
+    style = "samples" if len(columns) <= _MAX_COLUMNS else "samples wide"
+    return section("Samples", tag("div", table(heads, rows, style), rest, class_="panel scroll long"))
 
 
 def progress_section(run: Run) -> Markup | None:

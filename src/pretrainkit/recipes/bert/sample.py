@@ -171,4 +171,7 @@ def _text(ids: NDArray, truth: NDArray, tokenizer: Tokenizer, is_start: NDArray[
 
 def _decoded(run: list[int], tokenizer: Tokenizer, is_start: NDArray[np.bool_]) -> str:
     """Decode a run of ids, and restore the space before its first word, which decoding drops."""
-    return " " * int(is_start[run[0]]) + tokenizer.readable(run).strip() if run else ""
+    if not run:
+        return ""
+    text = tokenizer.readable(run).strip()
+    return f" {text}" if is_start[run[0]] else text.removeprefix("##")  # as decoding does behind another piece
