@@ -14,8 +14,8 @@ VOCAB_SIZE = 4096
 CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
 MASKED_IN_ENGLISH = ["We know that <mask> will come.", "There was no <mask> in the house.", "It is one of the <mask>."]
 MASKED_IN_PYTHON = [
-    "If the file cannot be <mask>, an exception is raised.",
-    "The function <mask> a list of strings.",
+    "If the argument is not a string, a TypeError is <mask>.",
+    "This function returns a <mask> of strings.",
     "Return <mask> if the object is an instance of the class.",
 ]
 
