@@ -97,8 +97,8 @@ def _changed(name: str, content: bytes, rng: Rng, tokens: Sequence[str]) -> byte
             at = rng.randrange(len(lines))
             lines[at] = json.dumps(tree(json.loads(lines[at]), rng)).encode()
             return b"\n".join(lines)
-    except Exception:
-        pass  # already damaged: change its bytes
+    except Exception:  # libraries raise errors of any kind for content that is already damaged: change its bytes
+        pass
     if rng.random() < 0.6:
         try:
             return text(content.decode(), rng, tokens).encode("utf-8", "surrogatepass")

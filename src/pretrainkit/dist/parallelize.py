@@ -123,8 +123,9 @@ def _order_gradients(parallel: DistributedDataParallel, model: nn.Module) -> Non
     try:
         parallel(None).backward()
     finally:
-        members.pop("forward")
-        members |= {"forward": own} if own else {}
+        del members["forward"]
+        if own is not None:
+            members["forward"] = own
     model.zero_grad()
 
 

@@ -109,10 +109,10 @@ class CachedExamples(Examples):
             if num_shards != info["num_shards"] or not counts or min(counts) < 0:
                 raise ValueError("num_shards and shard_examples do not fit together")
             folders = {name: path_inside(folder / split, name, path) for name in dtypes}
-            names = [extras_name(shard, num_shards, "jsonl") for shard in range(num_shards)]
-            ends = [extras_name(shard, num_shards, "ends") for shard in range(num_shards)]
-        self._extras = [_map(folder / split / name, np.uint8) for name in names]
-        self._extra_ends = [_map(folder / split / name, np.int64) for name in ends]
+        self._extras, self._extra_ends = (
+            [_map(folder / split / extras_name(shard, num_shards, suffix), dtype) for shard in range(num_shards)]
+            for suffix, dtype in (("jsonl", np.uint8), ("ends", np.int64))
+        )
         if [len(ends) for ends in self._extra_ends] != counts:
             raise _damaged(f"{path}: shard_examples does not fit the number of examples")
         self._dtypes = dtypes
