@@ -6,6 +6,7 @@ some documents silently; we count them.
 
 import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ SENTENCE_LINES = {"lines": "sentences"}
 """Mark in the `meta` of documents from BERT text, in which each line of the text is one sentence."""
 _MAX_VALUE_LINES = 1000
 _decoder = json.JSONDecoder()
+_NOT_IN_JSON = re.compile("binary|date|time|decimal|duration|interval|half|extension|union")
+"""Found in the names of Arrow types whose values JSON lacks (and, without harm, in some names of fields)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +282,8 @@ def _columns(
             for name in columns:  # invalid offsets of values would crash the process
                 _as_bytes(batch[name]).validate(full=True)
             metas = batch["meta"].to_pylist() if "meta" in columns else None
+            if metas and _NOT_IN_JSON.search(str(batch["meta"].type)):
+                metas = [json.loads(json.dumps(meta, default=_json_value)) for meta in metas]
             for index, scalar in enumerate(batch[text_key]):
                 row += 1
                 try:
@@ -289,8 +294,7 @@ def _columns(
                 if type(text) is not str:
                     skips.skip("no_text", source.address, f"row {row}", f"{text_key!r} is {type(text).__name__}")
                     continue
-                meta = json.loads(json.dumps(metas[index], default=_json_value)) if metas else None
-                yield text, _meta_of(meta)
+                yield text, _meta_of(metas[index] if metas else None)
         if on_bytes:
             on_bytes(source.num_bytes)
 
