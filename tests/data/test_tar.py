@@ -121,6 +121,15 @@ def test_a_table_is_built_once_until_its_archive_or_settings_change(tmp_path):
     assert not list(tmp_path.glob(".*"))  # nothing half-written stays
 
 
+@pytest.mark.parametrize("column", [pa.array([0, None]), pa.array(["0", "1"]), pa.nulls(2)])
+def test_a_stored_table_without_places_of_members_is_built_again(tmp_path, column):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1"})
+    damaged = cached_table(path, "s", lambda: pa.table({"offset": column, "num_bytes": [1, 1]}))
+    assert damaged["offset"].null_count or damaged["offset"].type == pa.string()
+    whole = pa.table({"offset": [0, 1], "num_bytes": [1, 1]})
+    assert cached_table(path, "s", lambda: whole).equals(whole)
+
+
 def test_long_indexing_reports_its_progress(tmp_path, caplog):
     paths = [write_tar(tmp_path / f"{number}.tar", {"a": b"1"}) for number in range(3)]
 
