@@ -396,11 +396,18 @@ def _rendered(folder: Path) -> list[Files]:
 
 
 def _read_rendered(folder: Path) -> None:
-    from pretrainkit.recipes.pixel.rows import open_rows as open_pixel_rows
+    from pretrainkit.data.source import Records
+    from pretrainkit.recipes.pixel.config import PixelRun
+    from pretrainkit.recipes.pixel.source import bind, open_source
     from pretrainkit.running.configs import load_config
 
-    rows = open_pixel_rows(str(folder), load_config("pixel/tiny", [f"data.train={folder}"]).data)
-    rows.strips(np.zeros(1, np.int64))
+    config = load_config("pixel/tiny", [f"data.train={folder}", "data.min_text_patches=1"])
+    assert isinstance(config, PixelRun)
+    source = open_source(bind(config), "train")
+    index = np.arange(min(source.sizes[0], 3))
+    zeros = np.zeros_like(index)
+    source.build(Records(zeros, zeros, index, zeros.astype(np.uint64)))
+    source.components[0].stored(0)
 
 
 def _members(folder: Path) -> None:

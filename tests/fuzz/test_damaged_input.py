@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mutate import Files
 from targets import TARGETS
+from targets_data import picture
 
 from fuzz import write
 from pretrainkit.errors import PretrainKitError
@@ -76,6 +77,16 @@ def column(name: str, column: str, values: list[object]) -> Change:
     return change
 
 
+def both(first: Change, second: Change) -> Change:
+    """Two changes."""
+    return lambda files: (first(files), second(files))
+
+
+def stored(*pictures: bytes) -> Change:
+    """Other pictures in the rows of rendered text."""
+    return column("a.parquet", "pixel_values", [{"bytes": content, "path": None} for content in pictures])
+
+
 ABSENT = object()
 META = "checkpoints/step-00000001/meta.json"
 ALIASES = b"a0: &a0 [x, x]\n" + b"".join(
@@ -111,6 +122,16 @@ CASES: list[tuple[str, int, Change, str]] = [
         "'caption' holds binary, which cannot be read",
     ),
     ("img2dataset", 0, column("00000.parquet", "status", [{"a": 1}] * 2), "column 'status' holds struct"),
+    ("img2dataset", 0, column("00000.parquet", "status", [None, "failed"]), "has no examples|left out"),
+    ("img2dataset", 0, replaced("00000.parquet", b"success", b"succes\xff"), "00000.parquet .*Invalid UTF8"),
+    (
+        "img2dataset",
+        0,
+        both(
+            column("00000.parquet", "key", ["x" * 300] * 2), column("00000.parquet", "caption", [{"a": 1}] * 2)
+        ),  # a name that is too long for a file
+        "column 'caption' holds struct",
+    ),
     (
         "huggingface-pairs",
         0,
@@ -149,6 +170,19 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("rendered-rows", 0, column("a.parquet", "num_patches", [None] * 99), "its column 'num_patches' lacks numbers"),
     ("rendered-rows", 0, column("a.parquet", "num_patches", ["x"] * 99), "a.parquet is not a parquet file"),
     ("rendered-rows", 0, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
+    (
+        "rendered-rows",
+        0,
+        replaced("a.parquet", b"\x16\6\x19\x1c", b"\x16\4\x19\x1c"),
+        "its 2 rows are not those of its row groups",
+    ),
+    ("rendered-rows", 0, stored(*[b"\x89PNG\r\n\x1a\n\0\0\0\1IHDR\0" + bytes(4)] * 3), "row 0 has no valid picture"),
+    (
+        "rendered-rows",
+        0,
+        stored(*[picture("PNG", "L", (64, height)) for height in (16, 8, 16)]),
+        "has a picture of 8 rows of pixels, and others of 16",
+    ),
     (
         "tar-index",
         0,

@@ -310,6 +310,21 @@ def explained_table_errors(address: str | Path, kind: str = "a parquet") -> Iter
         ) from error
 
 
+def open_parquet(address: str | Path) -> Any:
+    """Open a parquet file for reading. Raises DataError if it is not a valid one, or its counts of rows differ."""
+    import fsspec
+    import pyarrow.parquet
+
+    with explained_table_errors(address):
+        file = fsspec.open(address).open() if "://" in str(address) else address
+        opened = pyarrow.parquet.ParquetFile(file, memory_map=True)
+        metadata = opened.metadata
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+            raise ValueError(f"its {metadata.num_rows} rows are not those of its row groups")
+        return opened
+
+
 @contextmanager
 def explained_read_errors(address: str) -> Iterator[None]:
     """Turn errors of fsspec and its drivers into a DataError, or into a MissingPackageError if a driver is missing."""

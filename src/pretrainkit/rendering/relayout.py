@@ -18,7 +18,7 @@ import numpy as np
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, file_sha256, fingerprint, made_by, read_manifest, write_manifest
-from pretrainkit.files.sources import explained_table_errors
+from pretrainkit.files.sources import open_parquet
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.prerender import KIND, RENDERER_FOLDER
 from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, new_row_file
@@ -270,11 +270,3 @@ def required_row_files(folder: str | Path) -> list[Path]:
     if not files:
         raise DataError(f"{folder} has no parquet files with rendered rows\n  create them with pretrainkit render")
     return files
-
-
-def open_parquet(path: Path) -> Any:
-    """Open a parquet file for reading. Raises DataError if it is not a valid one."""
-    import pyarrow.parquet
-
-    with explained_table_errors(path):
-        return pyarrow.parquet.ParquetFile(path, memory_map=True)

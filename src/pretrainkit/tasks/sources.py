@@ -22,7 +22,7 @@ from pretrainkit.data.tar import TarReader
 from pretrainkit.errors import DataError, import_optional
 from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.files.sources import SourceFile, explained_table_errors, find_sources, plain_chunks
+from pretrainkit.files.sources import SourceFile, explained_table_errors, find_sources, open_parquet, plain_chunks
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
@@ -385,26 +385,19 @@ class _ParquetFiles:
     """Parquet files with some of their row groups in memory."""
 
     def __init__(self, addresses: Sequence[str], columns: list[str] | None) -> None:
-        import fsspec
-        import pyarrow.parquet
-
         self._addresses, self._columns, self._files = addresses, columns, []
         group_sizes: list[int] = []
         self._groups: list[tuple[int, int]] = []
         sizes = []
         for number, address in enumerate(addresses):
-            with explained_table_errors(address):
-                opened = pyarrow.parquet.ParquetFile(fsspec.open(address).open() if "://" in address else address)
-                metadata = opened.metadata
-                rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-                if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
-                    raise ValueError(f"its {metadata.num_rows} rows are not those of its row groups")
+            opened = open_parquet(address)
+            rows = [opened.metadata.row_group(group).num_rows for group in range(opened.metadata.num_row_groups)]
             names = opened.schema_arrow.names
             missing = sorted(set(columns or ()) - set(names))
             if missing:
                 raise DataError(f"{address}: no column {', '.join(missing)}\n  its columns are: {', '.join(names)}")
             self._files.append(opened)
-            sizes.append(metadata.num_rows)
+            sizes.append(sum(rows))
             self._groups += [(number, group) for group in range(len(rows))]
             group_sizes += rows
         self.sizes = tuple(sizes)

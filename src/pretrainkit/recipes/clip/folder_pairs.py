@@ -6,6 +6,7 @@ same for valid. img2dataset (https://github.com/rom1504/img2dataset) writes numb
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -156,13 +157,15 @@ def _failures(folder: Path) -> dict[str, int]:
     tables = sorted(folder.glob("*.parquet"))
     for path in tables:
         try:
-            counts.update(_parquet_table(path, ["status"]).column("status").to_pylist())
+            counts.update(map(str, _parquet_table(path, ["status"]).column("status").to_pylist()))
         except DataError:
             counts["unknown"] += 1
     for path in [] if tables else sorted(folder.glob("*_stats.json")):
         try:
-            counts.update(json.loads(path.read_bytes()).get("status_dict", {}))
-        except (ValueError, AttributeError, TypeError, RecursionError):  # not JSON, or not what img2dataset writes
+            statuses = json.loads(path.read_bytes()).get("status_dict", {})
+            counts.update({status: int(count) for status, count in statuses.items()})
+        # Not JSON, or not what img2dataset writes.
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
             counts["unknown"] += 1
     return {f"status {status}": count for status, count in sorted(counts.items()) if status != "success"}
 
@@ -180,7 +183,9 @@ def _parquet_table(path: Path, columns: list[str], usual: Sequence[str] = ()) ->
                 f"{path} has no column {missing[0]!r}; it has {', '.join(present)}\n"
                 "  name the caption's column with caption_key, as in data.train='[{path: ..., caption_key: NAME}]'"
             )
-        return parquet.read_table(path, columns=columns)
+        table = parquet.read_table(path, columns=columns)
+        table.validate(full=True)  # a text may not be UTF-8
+        return table
 
 
 def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:
@@ -190,6 +195,6 @@ def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:
     keys = table.column_names[2:]
     table = table.filter(pc.equal(texts_of(table.column("status"), "status", str(path)), "success"))
     names = [f"{path.stem}/{key}" for key in texts_of(table.column("key"), "key", str(path)).to_pylist()]
-    ending = next((e for e in IMAGE_ENDINGS if names and (folder / f"{names[0]}.{e}").is_file()), IMAGE_ENDINGS[0])
+    ending = next((e for e in IMAGE_ENDINGS if names and os.path.isfile(folder / f"{names[0]}.{e}")), IMAGE_ENDINGS[0])
     captions = {f"caption_{n}": texts_of(table.column(key), key, str(path)) for n, key in enumerate(keys)}
     return pa.table({"image": pa.array([f"{name}.{ending}" for name in names], pa.string()), **captions})

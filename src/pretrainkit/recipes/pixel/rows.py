@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.files.manifest import fingerprint, verify
-from pretrainkit.files.sources import explained_table_errors
+from pretrainkit.files.manifest import expected_form, fingerprint, verify
+from pretrainkit.files.sources import explained_table_errors, open_parquet
 from pretrainkit.images.pillow import require_pillow
 from pretrainkit.recipes.pixel.augment import UNCHANGED, FontChoice, renderer_with
 from pretrainkit.recipes.pixel.config import PixelDataConfig
@@ -33,11 +33,12 @@ from pretrainkit.rendering.documents import Documents, find_documents
 from pretrainkit.rendering.folder import load_renderer, open_renderer
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.prerender import RENDERER_FOLDER, RenderSettings, prerender
-from pretrainkit.rendering.relayout import is_rendered, open_parquet, row_files
+from pretrainkit.rendering.relayout import is_rendered, row_files
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
 from pretrainkit.workers.processes import Quiet
 
+TEXT = "text"
 _OPEN_FILES = 256
 _KEPT_GROUPS = 4
 _LARGE_GROUP = 128
@@ -96,7 +97,7 @@ class ParquetTable:
                 raise DataError(f"{path} has no column {name!r}\n  create it again with pretrainkit render")
             with explained_table_errors(path):
                 column = file.read(columns=[name])[name].cast("int32")
-                if column.null_count:
+                if column.null_count or len(column) != file.metadata.num_rows:
                     raise ValueError(f"its column {name!r} lacks numbers")
                 values.append(column.to_numpy())
         return np.concatenate(values)
@@ -116,7 +117,13 @@ class ParquetTable:
 
     def _read_group(self, file: int, number: int, name: str) -> Any:
         with explained_table_errors(self.paths[file]):
-            return self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
+            values = self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
+            if name == TEXT:
+                values = values.cast("string")
+            values.validate(full=True)
+            if len(values) != self._file(file).metadata.row_group(number).num_rows:
+                raise ValueError(f"row group {number} has {len(values)} values of {name!r}")
+            return values
 
 
 class Rows(ABC):
@@ -162,9 +169,10 @@ class Rows(ABC):
     def stored(self, index: int) -> tuple[str, bytes]:
         """Return the text of a row, "" if only its picture is stored, and bytes that are the same for copies of it."""
         row = self.kept_N[[index]]
-        if self.table.has("text") and (text := self.table.values("text", row)[0]):
+        if self.table.has(TEXT) and (text := self.table.values(TEXT, row)[0]):
             return text, text.encode()
-        return "", self.table.values(PIXELS, row)[0]["bytes"]
+        with expected_form(f"row {row[0]} of {self.name}", "download or create it again"):
+            return "", bytes(self.table.values(PIXELS, row)[0]["bytes"])
 
     @abstractmethod
     def strips(self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None) -> list[NDArray[np.uint8]]:
@@ -188,7 +196,7 @@ class StoredRows(Rows):
         try:
             with Image.open(io.BytesIO(picture["bytes"])) as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))
-        except (TypeError, KeyError, OSError) as error:
+        except Exception as error:  # decoders of damaged files raise nearly anything
             raise DataError(
                 f"{self.name}: row {row} has no valid picture: {error}\n  download or create it again"
             ) from error
@@ -209,16 +217,22 @@ class DrawnRows(Rows):
         num_patches_R = self.num_patches_N[rows_R]
         changed = {index: choice for index, choice in enumerate(choices or ()) if choice != UNCHANGED}
         if indices := list(changed):
-            renderer, texts = _renderer_of(self.folder), self.table.values("text", self.kept_N[rows_R[indices]])
+            renderer, texts = _renderer_of(self.folder), self._texts(rows_R[indices])
             counts = (
                 renderer_with(renderer, choice).num_text_patches(text) for choice, text in zip(changed.values(), texts)
             )
             num_patches_R[indices] = list(counts)
         return num_patches_R
 
+    def _texts(self, rows_R: NDArray[np.int64]) -> list[str]:
+        texts = self.table.values(TEXT, self.kept_N[rows_R])
+        if None in texts:
+            raise DataError(f"{self.name}: row {rows_R[texts.index(None)]} has no text\n  download or create it again")
+        return texts
+
     def strips(self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None) -> list[NDArray[np.uint8]]:
         default = _renderer_of(self.folder)
-        texts = self.table.values("text", self.kept_N[rows_R])
+        texts = self._texts(rows_R)
         renderers = [renderer_with(default, choice) for choice in choices] if choices else [default] * len(texts)
         return [renderer.columns(text).swapaxes(0, 1) for renderer, text in zip(renderers, texts, strict=True)]
 

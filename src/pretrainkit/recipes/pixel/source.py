@@ -136,6 +136,11 @@ class PixelSource(BatchSource):
             if self._augmenter.recolors:
                 strips_of_component = self._augmenter.recolored(strips_of_component, records.key[indices])
             for index, strip in zip(indices.tolist(), strips_of_component, strict=True):
+                if strip.shape[0] != P:
+                    raise DataError(
+                        f"{component.name} has a picture of {strip.shape[0]} rows of pixels, and others of {P}\n"
+                        "  download or create it again"
+                    )
                 strips[index] = strip
         colors = (3,) if any(strip.ndim == 3 for strip in strips) else ()
         pixels = np.full((len(records), P, num_patches * P, *colors), 255, np.uint8)
