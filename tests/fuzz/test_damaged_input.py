@@ -64,12 +64,12 @@ def edited(name: str, *path: str, value: object) -> Change:
     return change
 
 
-def column(name: str, column: str, values: list[object]) -> Change:
+def column(name: str, column: str, values: list[object], kind: pa.DataType | None = None) -> Change:
     """Another column of a parquet file."""
 
     def change(files: Files) -> None:
         table = parquet.read_table(io.BytesIO(files[name]))
-        table = table.set_column(table.column_names.index(column), column, pa.array(values[: len(table)]))
+        table = table.set_column(table.column_names.index(column), column, pa.array(values[: len(table)], kind))
         out = io.BytesIO()
         parquet.write_table(table, out)
         files[name] = out.getvalue()
@@ -102,6 +102,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("config", 0, put("config.yaml", b"!!python/object/apply:os.system [id]"), "is not valid YAML"),
     ("overrides", 0, put("words.txt", b"bert/mini\nseed=\xba"), "it is not UTF-8"),
     ("overrides", 0, put("words.txt", b"a/" * 3000), "unknown recipe|there is no"),
+    ("overrides", 0, put("words.txt", b"bert/mini\nseed" + b".a" * 1000 + b"=1"), "no config has more than 100"),
     ("jsonl", 0, put("a.jsonl", b'{"text":\n"\\ud800"}\n\n'), "half of a surrogate pair"),
     (
         "parquet",
@@ -177,6 +178,7 @@ CASES: list[tuple[str, int, Change, str]] = [
         "its 2 rows are not those of its row groups",
     ),
     ("rendered-rows", 0, stored(*[b"\x89PNG\r\n\x1a\n\0\0\0\1IHDR\0" + bytes(4)] * 3), "row 0 has no valid picture"),
+    ("rendered-rows", 0, column("a.parquet", "pixel_values", [2**62] * 3, pa.timestamp("us")), "a.parquet is not a"),
     (
         "rendered-rows",
         0,

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pretrainkit.config.base import DEFAULT, Config, Conflict, Unread, shown
 from pretrainkit.config.explain import conflicts_in, explain, refused_in, unions_of
 from pretrainkit.config.paths import moved_paths, record_beside
-from pretrainkit.config.yaml import key_lines, parse_yaml, read_text
+from pretrainkit.config.yaml import MAX_DEPTH, key_lines, parse_yaml, read_text
 from pretrainkit.errors import ConfigError
 
 Tree = dict[str, Any]
@@ -215,6 +215,10 @@ def parse_override(override: str) -> tuple[list[str], Any]:
     if not equals or not all(re.fullmatch(r"\w+", part) for part in parts):
         raise ConfigError(
             f"cannot read {override!r}\n  write settings as dotted.path=value, such as optimizer.peak_lr=1e-4"
+        )
+    if len(parts) > MAX_DEPTH:
+        raise ConfigError(
+            f"{override[:40]!r}... names {len(parts)} nested values\n  no config has more than {MAX_DEPTH}"
         )
     try:
         return parts, parse_yaml(text, override)

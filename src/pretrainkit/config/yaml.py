@@ -14,7 +14,7 @@ _SafeLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoade
 """Loader of libyaml, ten times as fast, if PyYAML was built with it."""
 
 
-_MAX_DEPTH, _MAX_NODES = 100, 1_000_000
+MAX_DEPTH, _MAX_NODES = 100, 1_000_000
 
 
 class _Loader(_SafeLoader):  # type: ignore[misc, valid-type]  # chosen above
@@ -101,7 +101,7 @@ def _check_size(text: str) -> None:
             sizes[event.anchor] = 0
             anchors.append(event.anchor)
             num_nodes.append(0)
-            problem = f"more than {_MAX_DEPTH} nested values" if len(anchors) > _MAX_DEPTH else None
+            problem = f"more than {MAX_DEPTH} nested values" if len(anchors) > MAX_DEPTH else None
         elif isinstance(event, yaml.CollectionEndEvent):
             size = num_nodes.pop() + 1
             sizes[anchors.pop()] = size

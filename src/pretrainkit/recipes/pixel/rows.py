@@ -103,7 +103,7 @@ class ParquetTable:
         return np.concatenate(values)
 
     def values(self, name: str, rows_R: NDArray[np.int64]) -> list[Any]:
-        """Return the values of a column in some rows. Each row group is read once."""
+        """Return the texts, or the bytes of the pictures, in some rows. Each row group is read once."""
         files, numbers, ends = self._places
         group_R = np.searchsorted(ends, rows_R, side="right")
         values_R: list[Any] = [None] * len(rows_R)
@@ -116,11 +116,12 @@ class ParquetTable:
         return values_R
 
     def _read_group(self, file: int, number: int, name: str) -> Any:
+        import pyarrow.compute as pc
+
         with explained_table_errors(self.paths[file]):
             values = self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
-            if name == TEXT:
-                values = values.cast("string")
             values.validate(full=True)
+            values = values.cast("string") if name == TEXT else pc.struct_field(values, "bytes").cast("binary")
             if len(values) != self._file(file).metadata.row_group(number).num_rows:
                 raise ValueError(f"row group {number} has {len(values)} values of {name!r}")
             return values
@@ -172,7 +173,7 @@ class Rows(ABC):
         if self.table.has(TEXT) and (text := self.table.values(TEXT, row)[0]):
             return text, text.encode()
         with expected_form(f"row {row[0]} of {self.name}", "download or create it again"):
-            return "", bytes(self.table.values(PIXELS, row)[0]["bytes"])
+            return "", bytes(self.table.values(PIXELS, row)[0])
 
     @abstractmethod
     def strips(self, rows_R: NDArray[np.int64], choices: Sequence[FontChoice] | None = None) -> list[NDArray[np.uint8]]:
@@ -189,12 +190,12 @@ class StoredRows(Rows):
         stored = self.table.values(PIXELS, rows)
         return list(map(self._strip, rows.tolist(), stored, self.num_patches_N[rows_R].tolist()))
 
-    def _strip(self, row: int, picture: Any, num_patches: int) -> NDArray[np.uint8]:
+    def _strip(self, row: int, picture: bytes | None, num_patches: int) -> NDArray[np.uint8]:
         require_pillow(f"reading the pictures of {self.name}")
         from PIL import Image
 
         try:
-            with Image.open(io.BytesIO(picture["bytes"])) as image:
+            with Image.open(io.BytesIO(picture or b"")) as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise DataError(
