@@ -132,7 +132,7 @@ bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/run.py
 
-# Run all demos, which takes half an hour, and write docs/gallery.md and docs/results.md: see docs/make_gallery.py.
+# Run all demos with three seeds, and all tutorials, and write docs/gallery.md and docs/results.md: see docs/make_gallery.py.
 gallery: setup
 	$(BIN)/python docs/make_gallery.py
 

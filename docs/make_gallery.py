@@ -1,18 +1,20 @@
-"""Run the demos, and write `docs/gallery.md` and `docs/results.md` from what they left: `make gallery`.
+"""Run demos and tutorials, and write `docs/gallery.md` and `docs/results.md` from what they left: `make gallery`.
 
-    python docs/make_gallery.py [NAME...] [--seeds SEED...]   run demos (all), one after another, with one thread
+    python docs/make_gallery.py [NAME...] [--seeds SEED...]   run demos (with each seed) and tutorials (`tutorial-bert`;
+                                                              all), one after another, with one thread
     python docs/make_gallery.py --runs [FOLDER...] [--about DATA]
                                                               add runs of `pretrainkit train` and of sweeps, made with
                                                               OMP_NUM_THREADS=1 in this folder; write the pages again
 
 `DATA` describes the training data of the runs. If a run of 4M has a folder `generated` of `pretrainkit generate`, its
 figures are those of the run. Every run leaves a small file in `docs/results/`. Both pages are made from these files
-alone, so that they have no figure without a run. A demo that was run before, with its folder still there, is not run
-again.
+alone, so that they have no figure without a run. A demo or tutorial that was run before, with its folder still there,
+is not run again. Output on a tutorial's page that its commands did not print is an error at the end.
 """
 
 import argparse
 import base64
+import contextlib
 import io
 import json
 import math
@@ -31,6 +33,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from make_pages import notebook
 from PIL import Image, ImageDraw
 
 from pretrainkit import load_config
@@ -93,6 +96,7 @@ MEASURES = {
     "clip": [
         Measure("[ps]*I2T-R@1", "right caption found first", "of 100", 1.0, "guessing"),
         Measure("[ps]*T2I-R@1", "right image found first", "of 100", 1.0, "guessing"),
+        Measure("[ps]*T2I-R@5", "right image among the first five", "of 100", 5.0, "guessing"),
         Measure("flickr8k_I2T-R@1", "a right caption of a photograph found first", "of 100", 0.5, "guessing"),
         Measure("flickr8k_I2T-R@10", "among the first ten", "of 100", 4.9, "guessing"),
         Measure("flickr8k_T2I-R@1", "right photograph found first", "of 100", 0.5, "guessing"),
@@ -128,7 +132,8 @@ RESULTS = """\
 # Results
 
 Models that were trained for this repository, each with a run folder behind it: `make gallery` trains the demos, and
-`python docs/make_gallery.py --runs FOLDER` adds runs of `pretrainkit train`. A file in `docs/results/` for each
+`python docs/make_gallery.py --runs FOLDER` adds runs of `pretrainkit train`. (The tutorials train models of the same
+sizes with one seed: the [gallery](gallery.md) has what they printed.) A file in `docs/results/` for each
 training has all of its figures, versions (of new ones also the commit), and fingerprints of its config, data and
 losses. Figures are means over the seeds 0 to 2 ± the standard deviation; the seeds change initial weights, order and
 masks, and the data of the demos of T5 and 4M depend on them, too. Commands are those of seed 0; `seed=1`, or
@@ -162,21 +167,13 @@ PRINTED = {"bert": "Export", "t5": "Inference"}
 
 def main(arguments: list[str], docs: Path = DOCS) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(DEMOS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("names", nargs="*", default=[*DEMOS, *TUTORIALS])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--runs", nargs="*", type=Path)
     parser.add_argument("--about", default="")
     parser.add_argument("--out", type=Path, default=Path("build/gallery"))
     given = parser.parse_args(arguments)
-    if given.runs is None:
-        demos = [(name, seed, given.out / f"{name}-{seed}") for name in given.names for seed in given.seeds]
-        for name, seed, folder in demos:
-            if not folder.with_suffix(".json").exists():
-                run_demo(name, seed, folder)
-        for name, seed, folder in demos:  # after all trainings, which record whether the checkout has changes
-            write_record(docs, f"demo-{name}-{seed}", record_of_demo(name, seed, folder))
-            if seed == given.seeds[0]:
-                draw(name, folder, docs / "images")
+    wrong = run_all(given.names, given.seeds, given.out, docs) if given.runs is None else []
     for run in given.runs or ():
         record = record_of_run(run) | ({"about": given.about} if given.about else {})
         write_record(docs, f"{record['recipe']}-{record['losses'][:12]}", record)
@@ -184,53 +181,132 @@ def main(arguments: list[str], docs: Path = DOCS) -> None:
     records.sort(key=lambda record: record["seed"])
     (docs / "gallery.md").write_text(gallery(records, docs), encoding="utf-8")
     (docs / "results.md").write_text(results(records), encoding="utf-8")
+    if wrong:
+        raise SystemExit("\n  ".join(["the tutorials show lines that their commands did not print:", *wrong]))
+
+
+def run_all(names: list[str], seeds: list[int], out: Path, docs: Path) -> list[str]:
+    """Run demos and tutorials, write their records, and draw their pictures. Return what is wrong on the pages."""
+    demos = [(name, seed, out / f"{name}-{seed}") for name in names if name in DEMOS for seed in seeds]
+    tutorials = [(name, out / name) for name in names if name in TUTORIALS]
+    for name, seed, folder in demos:
+        if not folder.with_suffix(".json").exists():
+            run_demo(name, seed, folder)
+    for name, folder in tutorials:
+        if not folder.with_suffix(".json").exists():
+            run_tutorial(name, folder, docs)
+    # After all trainings, because each of them records whether the checkout has changes.
+    for name, seed, folder in demos:
+        write_record(docs, f"demo-{name}-{seed}", record_of_demo(name, seed, folder))
+        for file, picture in PICTURES[name].items():
+            if seed == seeds[0]:
+                picture.draw(folder / "run", docs / "images" / file)
+    wrong = []
+    for name, folder in tutorials:
+        record, missing = record_of_tutorial(name, folder, docs)
+        write_record(docs, name, record)
+        for file, draw in TUTORIALS[name].pictures.items():
+            draw(folder / TUTORIALS[name].run, docs / "images" / file)
+        wrong += missing
+    return wrong
 
 
 def run_demo(name: str, seed: int, folder: Path) -> None:
     """Run a demo in `folder`, and write what it printed and its times to `FOLDER.json`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    words = ["demo", name, "--seed", str(seed), "--out", str(folder), "--json"]
+    words = ["-m", "pretrainkit", "demo", name, "--seed", str(seed), "--out", str(folder), "--json"]
+    with measured(folder) as left:
+        left["output"] = run_command([sys.executable, *words])
+
+
+def run_tutorial(name: str, folder: Path, docs: Path) -> None:
+    """Run the cells of a tutorial's notebook in `folder`, and write what they printed to `FOLDER.json`: a text for each
+    output that the page shows, which has everything since the one before."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with measured(folder) as left:
+        left["printed"] = [""]
+        for cell in notebook(page_of(name, docs))["cells"]:
+            first, _, rest = cell["source"].partition("\n")
+            if cell["cell_type"] != "code":
+                left["printed"] += [""] * (first == "```text")
+            elif first.startswith("%%writefile "):
+                (folder / first.split()[1]).write_text(f"{rest}\n", encoding="utf-8")
+            else:
+                words = ["bash", "-ec", rest] if first == "%%bash" else [sys.executable, "-c", cell["source"]]
+                left["printed"][-1] += run_command(words, folder, stderr=subprocess.STDOUT)
+
+
+@contextlib.contextmanager
+def measured(folder: Path) -> Iterator[Record]:
+    """Write what is put into the record, and the time until then, to `FOLDER.json`."""
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pretrainkit", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # the same sums in the same order on every machine
-    )
+    left: Record = {}
+    yield left
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    left["wall_seconds"] = round(time.monotonic() - began, 1)
+    left["cpu_seconds"] = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
+    folder.with_suffix(".json").write_text(json.dumps(left), encoding="utf-8")
+
+
+def run_command(words: list[str], folder: Path | None = None, **options: Any) -> str:
+    """Run a command with one thread, which makes the same sums in the same order on every machine. Return what it
+    printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment, **options)
     lines = []
     for line in process.stdout or ():
         print(line, end="", flush=True)
         lines.append(line)
     if process.wait():
-        raise SystemExit(f"the demo {name} failed with exit code {process.returncode}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    times = {
-        "wall_seconds": round(time.monotonic() - began, 1),
-        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
-    }
-    folder.with_suffix(".json").write_text(json.dumps({**times, "output": "".join(lines)}), encoding="utf-8")
+        raise SystemExit(f"{shlex.join(words)}\n  failed with exit code {process.returncode}")
+    return "".join(lines)
 
 
 def record_of_demo(name: str, seed: int, folder: Path) -> Record:
     """Return the record of a demo: its main run, its numbers, and what it printed."""
     left = json.loads(folder.with_suffix(".json").read_text("utf-8"))
     *text, numbers = left.pop("output").strip().split("\n")
-    *chapters, last, _ = "\n".join(text).split("\n\n")
+    *chapters, done, figures = "\n".join(text).split("\n\n")
     answers = [line for chapter in chapters if f"] {PRINTED.get(name)}: " in chapter for line in chapter.split("\n")]
     answers = [
         line for line in answers if line.startswith("  ") and not line.startswith(("  $", "  >")) and line[-1] != ":"
     ]
-    lines = [line for line in last.split("\n") if line.startswith("  ") and str(folder) not in line]
+    lines = [*done.strip("\n").split("\n")[:2], "", *figures.split("\n")]
     return {
         **record_of_run(folder / "run"),
         "demo": name,
         "command": f"pretrainkit demo {name} --seed {seed}",
-        "threads": 1,
         "metrics": {name: value for name, value in json.loads(numbers).items() if name != "report"},
         "losses": losses_of(find_runs(folder)),
         "printed": [*answers, *([""] if answers else []), *lines],
         **left,
     }
+
+
+def record_of_tutorial(name: str, folder: Path, docs: Path) -> tuple[Record, list[str]]:
+    """Return the record of a tutorial: its main run, and what it printed of the output that its page shows. Also return
+    the lines of the page that it did not print."""
+    left = json.loads(folder.with_suffix(".json").read_text("utf-8"))
+    blocks = re.findall(r"^```text\n(.*?)^```$", page_of(name, docs).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    lines, missing = list[str](), list[str]()
+    for block, text in zip(blocks, left.pop("printed"), strict=False):  # the last text is not on the page
+        printed = iter(re.split(r"[\r\n]+", text))
+        for shown in filter(lambda line: line.strip("."), block.split("\n")):
+            pattern = re.sub(r"[\d,.]+\\ (tok/s|per\\ second)", r"\\S+ \1", re.escape(shown)).replace(r"\.\.\.", ".*")
+            matching = next((line for line in printed if re.fullmatch(pattern, line.rstrip())), None)
+            if matching is None:
+                missing.append(f"{name}: {shown}")
+                break
+            lines.append(matching.rstrip())
+        lines.append("")
+    return {**record_of_run(folder / TUTORIALS[name].run), "tutorial": name, "printed": lines[:-1], **left}, missing
+
+
+def page_of(name: str, docs: Path) -> Path:
+    """Return the page of a tutorial."""
+    return docs / f"tutorials/{name.removeprefix('tutorial-')}.md"
 
 
 def record_of_run(folder: Path) -> Record:
@@ -289,47 +365,55 @@ def write_record(docs: Path, name: str, record: Record) -> None:
     (docs / f"results/{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def draw(name: str, folder: Path, images: Path) -> None:
-    """Draw the pictures of a demo."""
-    for file, picture in PICTURES[name].items():
-        picture.draw(folder, images / file)
-
-
-def draw_curve(folder: Path, out: Path) -> None:
-    write_curve(folder / "run", out)
+def draw_curve(run: Path, out: Path) -> None:
+    write_curve(run, out)
 
 
 def copy(name: str) -> Callable[[Path, Path], None]:
-    """Return a function that copies a file of a demo's folder."""
+    """Return a function that copies a file beside a run."""
 
-    def draw_copy(folder: Path, out: Path) -> None:
-        shutil.copy(folder / name, out)
+    def draw_copy(run: Path, out: Path) -> None:
+        shutil.copy(run.parent / name, out)
 
     return draw_copy
 
 
-def draw_found(folder: Path, out: Path) -> None:
+def draw_found(run: Path, out: Path) -> None:
     """Draw captions, and the images that CLIP found for them."""
-    queries = [sample for sample in read_run(folder / "run").samples if isinstance(sample["query"], str)]
+    queries = [sample for sample in read_run(run).samples if isinstance(sample["query"], str)]
     rows = [(sample["query"], sample["found"]) for sample in queries[:5]]
-    draw_rows(
-        "Each caption, and the five nearest of 100 new pictures. The right one has a green frame.", rows, 96
-    ).save(out)
+    title = "Each caption, and the five nearest of 100 new pictures. The right one has a green frame."
+    draw_rows(title, rows, 96).save(out)
 
 
-def draw_sentences(folder: Path, out: Path) -> None:
+def draw_searches(run: Path, out: Path) -> None:
+    """Draw the queries of the CLIP tutorial, and the images that it found for them."""
+    folder = run.parents[1]
+    text = "".join(json.loads(folder.with_suffix(".json").read_text("utf-8"))["printed"])
+    rows: list[tuple[str, list[Shown]]] = []
+    for line in text.split("\n"):
+        if match := re.fullmatch(r" +[\d.-]+  (\S+\.png)", line):
+            data = base64.b64encode((folder / match[1]).read_bytes()).decode()
+            rows[-1][1].append(Shown("", f"data:image/png;base64,{data}", None))
+        elif line:
+            rows.append((line, []))
+    draw_rows("Each query, and the four nearest of 100 new pictures.", [row for row in rows if row[1]], 96).save(out)
+
+
+def draw_sentences(run: Path, out: Path) -> None:
     """Draw sentences, their hidden squares, and what PIXEL draws in their place."""
-    run = read_run(folder / "run")
-    first, last = min(run.earlier_samples), max(run.earlier_samples)
+    samples = read_run(run).earlier_samples
+    first, last = min(samples), max(samples)
     rows = []
-    for early, late in zip(run.earlier_samples[first], run.earlier_samples[last], strict=True):
+    for early, late in zip(samples[first], samples[last], strict=True):
         rows += [
             ("true text", late["original"]),
             ("hidden parts in blue", late["masked"]),
-            (f"drawn after {first} steps", early["reconstructed"]),
-            (f"drawn after {last} steps", late["reconstructed"]),
+            (f"drawn after {first:,} steps", early["reconstructed"]),
+            (f"drawn after {last:,} steps", late["reconstructed"]),
         ]
-    draw_rows("A model draws the hidden parts of sentences that it has never seen.", rows, None, 4).save(out)
+    title = "A model draws the hidden parts of sentences that it has never seen."
+    draw_rows(title, rows, None, 4).save(out)
 
 
 def draw_rows(title: str, rows: list[tuple[str, Any]], side: int | None, group: int = 1) -> Image.Image:
@@ -371,7 +455,7 @@ def _framed(shown: Shown, side: int | None) -> Image.Image:
 class Picture(NamedTuple):
     about: str
     draw: Callable[[Path, Path], None]
-    """Draws the picture of a demo's folder to a file."""
+    """Draws the picture of a run to a file."""
 
 
 PICTURES = {
@@ -397,13 +481,29 @@ PICTURES = {
 }
 
 
+class Tutorial(NamedTuple):
+    run: str
+    """Run folder of the main training."""
+    pictures: dict[str, Callable[[Path, Path], None]]
+    """Files that its page shows, and what draws them."""
+
+
+TUTORIALS = {
+    "tutorial-bert": Tutorial("runs/encoder", {"tutorial-bert-loss.svg": draw_curve}),
+    "tutorial-clip": Tutorial("runs/clip", {"tutorial-clip-search.png": draw_searches}),
+    "tutorial-fourm": Tutorial("runs/fourm", {}),
+    "tutorial-pixel": Tutorial("runs/pixel", {"tutorial-pixel.png": draw_sentences}),
+    "tutorial-t5": Tutorial("runs/pretrained", {"tutorial-t5-loss.svg": draw_curve}),
+}
+
+
 def gallery(records: list[Record], docs: Path) -> str:
     """Return the page with what demos and tutorials printed and drew."""
     parts = [
         "# Gallery\n",
         prose(
-            "Pictures and last lines of the demos, which use one CPU core. `make gallery` runs all of them and writes "
-            "this page. [Results](results.md) has all figures, with their deviation over seeds."
+            "What the demos and tutorials drew and printed, on one CPU core. `make gallery` runs all of them and "
+            "writes this page. [Results](results.md) has all figures of the demos, with their deviation over seeds."
         ),
     ]
     for name, demo in DEMOS.items():
@@ -414,19 +514,27 @@ def gallery(records: list[Record], docs: Path) -> str:
         parts += [
             f"![{picture.about}](images/{file})\n\n*{picture.about}.*\n" for file, picture in PICTURES[name].items()
         ]
-        lines = [row for line in record["printed"] for row in textwrap.wrap(line, 120, **WRAPPED) or [""]]
-        parts.append("```text\n" + "\n".join(lines) + "\n```\n")
+        parts.append(printed(record))
     parts.append("## Tutorials\n")
-    parts.append(prose("Pictures and last outputs of the tutorials. Their pages have commands, times and settings."))
-    for page in sorted((docs / "tutorials").glob("*.md")):
+    for name in TUTORIALS:
+        record = next((row for row in records if row.get("tutorial") == name), None)
+        if record is None:
+            continue
+        page = page_of(name, docs)
         title, *lines = page.read_text("utf-8").split("\n")
         parts.append(f"### [{title.removeprefix('# Tutorial: ')}](tutorials/{page.name})\n")
+        parts.append(prose(f"All of its commands took {hardware(record)}."))
         for line in lines:
             if line.startswith("!["):
                 parts += [line.replace("](../", "](") + "\n", f"*{line[2:].partition(']')[0]}.*\n"]
-        last = max(place for place, line in enumerate(lines) if line == "```text")
-        parts.append("\n".join([*lines[last : lines.index("```", last)], "```"]) + "\n")
+        parts.append(printed(record))
     return "\n".join(parts).rstrip() + "\n"
+
+
+def printed(record: Record) -> str:
+    """Return a block with the lines that the record has, none of them too wide."""
+    lines = [row for line in record["printed"] for row in textwrap.wrap(line, 120, **WRAPPED) or [""]]
+    return "```text\n" + "\n".join(lines) + "\n```\n"
 
 
 def prose(text: str) -> str:
@@ -441,10 +549,9 @@ def hardware(record: Record) -> str:
     minutes = f"{record['wall_seconds'] / 60:.1f} minutes"
     if "cpu_seconds" in record:
         minutes = f"{record['cpu_seconds'] / 60:.1f} minutes of CPU time ({minutes} on a machine with other work)"
-    threads = f", {record['threads']} thread" if "threads" in record else ""
     ranks = f" on {record['ranks']} x {record['device']}" if record["device"] != "CPU" else ""
     return (
-        f"{minutes}{ranks} on {record['processor']} with {record['cores']} cores{threads}, torch "
+        f"{minutes}{ranks} on {record['processor']} with {record['cores']} cores, one thread, torch "
         f"{record['packages']['torch']}, seed {record['seed']}, {record['started'][:10]}"
     )
 
@@ -455,7 +562,7 @@ def results(records: list[Record]) -> str:
     for recipe, measures in MEASURES.items():
         rows: dict[str, list[Record]] = {}
         for record in records:
-            if record["recipe"] == recipe:
+            if record["recipe"] == recipe and "tutorial" not in record:
                 rows.setdefault(re.sub(r" --seed \d+| seed=\d+| --out \S+", "", record["command"]), []).append(record)
         if rows:
             parts.append(

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 @functools.cache
 def script() -> dict[str, Any]:
+    sys.path.insert(0, str(ROOT / "docs"))  # it imports make_pages
     return runpy.run_path(str(ROOT / "docs/make_gallery.py"))
 
 
@@ -54,9 +55,12 @@ def put_demo(folder: Path, name: str, seed: int, **numbers: float) -> None:
         "[2/2] Report: a page",
         "",
         "  Done in 1 minute.",
+        "  losses equal after resume  3 of 3",
+        f"  run  {folder}/run",
+        "",
         "  so good  1",
     ]
-    text = "\n".join([*lines, "", "  To use your own text: …", json.dumps(numbers)])
+    text = "\n".join([*lines, json.dumps(numbers)])
     left = {"wall_seconds": 120, "cpu_seconds": 60, "output": text}
     folder.with_suffix(".json").write_text(json.dumps(left))
 
@@ -67,13 +71,14 @@ def test_pages_are_made_from_what_the_demos_left(tmp_path: Path) -> None:
     for name in DEMOS:
         for seed in (0, 1):
             put_demo(out / f"{name}-{seed}", name, seed, masked_lm_loss=4.0 + 0.2 * seed, unigram_loss=6.5)
-    script()["main"](["--seeds", "0", "1", "--out", str(out)], docs)
+    script()["main"]([*DEMOS, "--seeds", "0", "1", "--out", str(out)], docs)
 
     page = (docs / "gallery.md").read_text("utf-8")
     for name in DEMOS:
         sentence = f"`pretrainkit demo {name} --seed 0` took 1.0 minutes of CPU time (2.0 minutes on a machine with"
         assert sentence in page.replace("\n", " ")
-    assert "```text\n  What it fills in\n\n  Done in 1 minute.\n  so good  1\n```" in page
+    told = ["  What it fills in", "", "  Done in 1 minute.", "  losses equal after resume  3 of 3", "", "  so good  1"]
+    assert "\n".join(["```text", *told, "```"]) in page
     drawn = {file for pictures in script()["PICTURES"].values() for file in pictures}
     assert {path.name for path in (docs / "images").iterdir()} == drawn
     assert all(f"](images/{file})" in page for file in drawn)
@@ -147,9 +152,75 @@ def test_a_demo_is_run_once_with_one_thread(tmp_path: Path, monkeypatch: pytest.
     assert left["output"] == f"-m pretrainkit demo t5 --seed 3 --out {tmp_path}/out/t5-3 --json, threads: 1\n"
     assert 0 <= left["cpu_seconds"] <= left["wall_seconds"] + 1
     python.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(SystemExit, match="the demo wrong failed with exit code 1"):
+    with pytest.raises(SystemExit, match=r"demo wrong .*\n  failed with exit code 1"):
         script()["run_demo"]("wrong", 0, tmp_path / "out/wrong-0")
     assert not (tmp_path / "out/wrong-0.json").exists()
+
+
+PAGE = """\
+# Tutorial: CLIP
+
+```python
+from pathlib import Path
+
+Path("word.txt").write_text("threads")
+```
+
+```yaml
+# my.yaml
+num_steps: 2
+```
+
+```bash
+echo Now; echo "$(cat word.txt): $OMP_NUM_THREADS"; echo "12 tok/s in all" >&2
+echo "   0.9  red.png"; cat my.yaml
+```
+
+```text
+...
+threads: 1
+9,999 tok/s in ...
+num_steps: 2
+```
+
+![A search](../images/tutorial-clip-search.png)
+
+```bash
+mkdir runs; mv clip runs
+```
+"""
+
+
+def test_a_tutorial_is_run_and_compared_with_its_page(tmp_path: Path) -> None:
+    docs, folder = tmp_path / "docs", tmp_path / "out/tutorial-clip"
+    (docs / "tutorials").mkdir(parents=True)
+    (docs / "images").mkdir()
+    page = docs / "tutorials/clip.md"
+    red = f'{sys.executable} -c \'from PIL import Image; Image.new("RGB", (8, 8), "red").save("red.png")\''
+    more = f"{red}; cp -r {data.part('bert')} clip"
+    page.write_text(PAGE.replace("echo Now", f"{more}; echo Now"))
+    script()["main"](["tutorial-clip", "--out", str(tmp_path / "out")], docs)
+
+    record = json.loads((docs / "results/tutorial-clip.json").read_bytes())
+    assert record["printed"] == ["threads: 1", "12 tok/s in all", "num_steps: 2"]
+    assert record["cpu_seconds"] >= 0
+    gallery = (docs / "gallery.md").read_text("utf-8")
+    assert "### [CLIP](tutorials/clip.md)\n\nAll of its commands took " in gallery
+    assert "one thread" in gallery
+    assert "![A search](images/tutorial-clip-search.png)" in gallery
+    assert "```text\nthreads: 1\n12 tok/s in all\nnum_steps: 2\n```" in gallery
+    assert Image.open(docs / "images/tutorial-clip-search.png").width > 100
+    assert (docs / "results.md").read_text("utf-8").count("| `") == 0  # its row is in the gallery only
+
+    (folder / "word.txt").write_text("changed")  # a tutorial that was run is not run again
+    page.write_text(page.read_text().replace("threads: 1", "threads: 7"))
+    with pytest.raises(SystemExit, match="did not print:\n  tutorial-clip: threads: 7"):
+        script()["main"](["tutorial-clip", "--out", str(tmp_path / "out")], docs)
+    page.write_text(page.read_text().replace("mkdir runs", "false"))
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(SystemExit, match=r"false; mv clip runs'\n  failed with exit code 1"):
+        script()["main"](["tutorial-clip", "--out", str(tmp_path / "out")], docs)
+    assert not folder.with_suffix(".json").exists()
 
 
 def test_the_pages_are_those_of_the_records(tmp_path: Path) -> None:

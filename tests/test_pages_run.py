@@ -536,7 +536,7 @@ WALKS = [
     Walk(
         f"{RECIPES}/clip/README.md",
         clip,
-        not_here={"demo clip": "tests/recipes/clip/test_clip_demo.py runs it"},
+        not_here={"demo clip": "tests/demo/test_whole_demos.py runs it"},
         smaller={"--vocab-size 2048": "--vocab-size 320", r"hf-hub:laion/\S+": "laion"},
         behind={"^pretrainkit train": QUICK},
     ),
@@ -643,3 +643,5 @@ def test_no_page_is_left_out() -> None:
     run = {"bash", "sh", "python"}
     with_blocks = {str(page.relative_to(ROOT)) for page in pages if run & {block.language for block in blocks_of(page)}}
     assert with_blocks - walked == set()
+    reasons = " ".join(reason for this in WALKS for reason in this.not_here.values())
+    assert [name for name in re.findall(r"tests/\S+\.py", reasons) if not (ROOT / name).is_file()] == []

@@ -65,17 +65,14 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     walk.chapter("Report", "one HTML page, with retrieved pairs as pictures")
     walk.report(run)
     summary = read_json(run / "summary.json")
-    scores = {
-        name: summary[f"valid_{name}"]
-        for name_of_set in sizes
-        for name in (f"{name_of_set}_I2T-R@1", f"{name_of_set}_T2I-R@1")
-    }
+    asked = {"right caption found first": ("I2T-R@1", 1), "right image found first": ("T2I-R@1", 1)}
+    asked["right image among the first five"] = ("T2I-R@5", 5)
+    scores = {f"{name}_{metric}": summary[f"valid_{name}_{metric}"] for name in sizes for metric, _ in asked.values()}
     result = walk.numbers(**scores)
-    chance = 100 / NUM_VALID  # two of 200 captions for an image, one of 100 images for a caption
-    rows = {
-        f"right {answer} found first, {kind}": f"{scores[f'{name}_{metric}']:.0f} % (guessing: {chance:.0f} %)"
-        for name, kind in (("single", "one shape"), ("pairs", "two shapes"))
-        for metric, answer in (("I2T-R@1", "caption"), ("T2I-R@1", "image"))
+    rows = {  # one of 100 images fits a caption, two of 200 captions fit an image
+        name: f"one shape: {scores[f'single_{metric}']:.0f} %, two shapes: {scores[f'pairs_{metric}']:.0f} % "
+        f"(guessing: {100 * num_tries / NUM_VALID:.0f} %)"
+        for name, (metric, num_tries) in asked.items()
     }
     files = {"run": run, "for transformers": folder / "export"}
     walk.tell(rows, files, "To use your own pairs, see the first lines of the recipe's README.")

@@ -89,7 +89,9 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     walk.chapter("Scenes", "each as photograph, depth, classes, caption and boxes, with a folder for each view")
     train = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED)
     valid = write_rooms(folder / "valid", NUM_VALID, VALID_SEED, others=train)
-    print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {train[0].caption}; {NUM_VALID} others are held out")
+    print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {train[0].caption}")
+    num_new = len(valid) - sum(scene.caption in {known.caption for known in train} for scene in valid)
+    print(f"  {NUM_VALID} other scenes are held out; {num_new} of their captions do not occur in training")
 
     walk.chapter("Vocabulary", "words of captions, numbers of boxes, sentinels for masked spans")
     (folder / "captions.txt").write_text("".join(f"{scene.caption}\n" for scene in train), encoding="utf-8")
@@ -151,17 +153,13 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     _show(run, folder, valid)
     walk.report(run)
     share = {name: f"{100 * value:.0f} %" for name, value in results.items()}
-    print(f"\n  Learned from {NUM_TRAIN} scenes, measured on {NUM_VALID} others (most captions occur in both):")
     rows = {
-        "pictures from captions": f"{share['pictures']} show both things with kind, colour and side as in the caption, "
-        f"says a classifier (true pictures: {share['true_pictures']}, those of other captions: "
-        f"{share['other_pictures']})",
-        "captions and boxes": f"{share['captions']} of the captions are wholly right (the commonest one: "
-        f"{share['commonest_caption']}); overlap of boxes of the same class: {share['box_iou']} (one guess for all: "
-        f"{share['guessed_box_iou']})",
-        "classes and depth": f"mean overlap of classes: {share['class_iou']} (all floor and wall: "
-        f"{share['floor_iou']}); depth error: {results['depth_error']:.3f} deviations (the mean depth: "
-        f"{results['mean_depth_error']:.3f})",
+        "pictures from captions": f"{share['pictures']} show what the caption says, by a classifier (true pictures: "
+        f"{share['true_pictures']}, for another caption: {share['other_pictures']})",
+        "captions and boxes": f"captions wholly right: {share['captions']} (the commonest one: "
+        f"{share['commonest_caption']}), overlap of boxes: {share['box_iou']} (one guess: {share['guessed_box_iou']})",
+        "classes and depth": f"overlap of classes: {share['class_iou']} (floor and wall: {share['floor_iou']}), depth "
+        f"error: {results['depth_error']:.3f} deviations (mean depth: {results['mean_depth_error']:.3f})",
     }
     files = {"look at": folder / "from-captions.png", "": folder / "from-photographs.png"}
     command = shlex.join(map(str, ("pretrainkit", "generate", run, PROMPT, *imagine, "--out", folder / "imagined")))

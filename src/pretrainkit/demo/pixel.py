@@ -89,8 +89,8 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0, font: Path | None = No
             f"each square: {result['blind_loss']:.3f})",
             "hidden letters that can be read": f"{result['character_accuracy']:.1%} (always the most frequent: "
             f"{result['most_frequent_character']:.1%})",
-            "correct parts of speech": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new sentences "
-            f"(always the same: {guesses[0]:.1f} %, the most frequent of each word: {guesses[1]:.1f} %)",
+            "correct parts of speech": f"{result['accuracy']:.1f} % in {NUM_HELD_OUT} new sentences (always the same: "
+            f"{guesses[0]:.1f} %, the usual one of each word: {guesses[1]:.1f} %)",
         },
         {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
         "To use your own text, see docs/rendering.md.",

@@ -86,14 +86,12 @@ class Walk:
         pretrainkit("report", run, "--out", self.folder / "report.html")
 
     def tell(self, results: Mapping[str, str], files: Mapping[str, object], hint: str) -> None:
-        """Print the time, the results with their baselines, the files, and what to do next."""
-        rows = {**results, "losses equal after resume": f"{self.num_equal} of {self.num_equal}, every digit", **files}
-        rows["report"] = self.folder / "report.html"
-        width = max(map(len, rows)) + 3
+        """Print the time, the files and what to do next, and at the end a line for each result with its baseline."""
         print(f"\n  Done in {self.seconds / 60:.1f} minutes.")
-        for name, value in rows.items():
-            print(f"  {name:<{width}}{value}")
-        print(f"\n  {hint}")
+        equal = f"{self.num_equal} of {self.num_equal}, every digit"
+        _print_rows({"losses equal after resume": equal, **files, "report": self.folder / "report.html"})
+        print(f"  {hint}\n")
+        _print_rows(results)
 
     def numbers(self, **headline: Any) -> dict[str, Any]:
         """Return the headline numbers, and those that all demos have."""
@@ -113,6 +111,13 @@ def pretrainkit(*arguments: object) -> None:
     if done.returncode:
         kind = InputError if done.returncode == InputError.exit_code else RunError
         raise kind(f"the command above failed with exit code {done.returncode}\n  see its message above")
+
+
+def _print_rows(rows: Mapping[str, object]) -> None:
+    """Print names and values in two columns."""
+    width = max(map(len, rows)) + 3
+    for name, value in rows.items():
+        print(f"  {name:<{width}}{value}")
 
 
 def _print_command(arguments: Iterable[object]) -> list[str]:
