@@ -123,6 +123,12 @@ CASES: list[tuple[str, int, Change, str]] = [
         "'caption' holds binary, which cannot be read",
     ),
     ("img2dataset", 0, column("00000.parquet", "status", [{"a": 1}] * 2), "column 'status' holds struct"),
+    (
+        "img2dataset",
+        0,
+        column("00000.parquet", "status", [2**62] * 2, pa.timestamp("us")),
+        "2 left out|has no examples",
+    ),
     ("img2dataset", 0, column("00000.parquet", "status", [None, "failed"]), "has no examples|left out"),
     ("img2dataset", 0, replaced("00000.parquet", b"success", b"succes\xff"), "00000.parquet .*Invalid UTF8"),
     (
@@ -141,6 +147,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ),
     ("row-files", 4, put("words.txt", b"a N\nb x-DOCSTART- N\n"), "line 2 of .* has another number of columns"),
     ("row-files", 1, replaced("a.tsv", b"a\tb", b"\xff\tb"), "line 1 of .*a.tsv is not UTF-8"),
+    ("row-files", 3, column("a.parquet", "a", [2**62] * 2, pa.timestamp("us")), "date value out of range"),
     ("row-files", 3, replaced("a.parquet", b"\x15", b"\x16"), "a.parquet is not a parquet file"),
     ("row-files", 3, replaced("a.parquet", b"\x16\4&\x08", b"\x16\6&\x08"), "2 rows are not those of its row groups"),
     ("seqio-cache", 0, edited("info.train.json", "num_shards", value="many"), "info.train.json is damaged"),

@@ -22,7 +22,15 @@ from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.stats import language_counts
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
-from pretrainkit.files.sources import FORMAT_OF_SUFFIX, SourceFile, find_sources, plain_chunks, split_lines
+from pretrainkit.files.sources import (
+    FORMAT_OF_SUFFIX,
+    SourceFile,
+    explained_table_errors,
+    find_sources,
+    open_parquet,
+    plain_chunks,
+    split_lines,
+)
 from pretrainkit.files.spans import group_sources
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, num_processes, run_tasks
 
@@ -283,10 +291,9 @@ def _first_record(source: SourceFile) -> dict[str, Any]:
             record = json.loads(next(split_lines(plain_chunks(source), source.address)))
             return record if isinstance(record, dict) else {}
         if source.format == "parquet":
-            import pyarrow.parquet
-
-            batch = next(pyarrow.parquet.ParquetFile(source.address).iter_batches(batch_size=1), None)
-            return {} if batch is None else batch.to_pylist()[0]
+            with explained_table_errors(source.address):
+                batch = next(open_parquet(source.address).iter_batches(batch_size=1), None)
+                return {} if batch is None else batch.to_pylist()[0]
     except (DataError, ValueError, OSError, StopIteration, IndexError):
         pass
     return {}

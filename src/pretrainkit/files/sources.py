@@ -302,8 +302,9 @@ def explained_table_errors(address: str | Path, kind: str = "a parquet") -> Iter
 
     try:
         yield
-    # ValueError: a name that is not UTF-8; MemoryError: a damaged size; KeyError: two columns of one name
-    except (pyarrow.ArrowException, OSError, ValueError, MemoryError, KeyError) as error:
+    # ValueError: a name that is not UTF-8; MemoryError: a damaged size; KeyError: two columns of one name;
+    # ArithmeticError: a date that Python lacks
+    except (pyarrow.ArrowException, OSError, ValueError, MemoryError, KeyError, ArithmeticError) as error:
         reason = error if str(error) else "a size in it is wrong"
         raise DataError(
             f"{address} is not {kind} file, or is damaged: {reason}\n  download or create the file again"

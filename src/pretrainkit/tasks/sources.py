@@ -415,8 +415,9 @@ class _ParquetFiles:
         if not 0 <= index < sum(self.sizes):
             raise IndexError(f"example {index} of {sum(self.sizes)}")
         number = int(np.searchsorted(self._ends, index, side="right"))
-        begin = int(self._ends[number - 1]) if number else 0
-        return self._read(number).slice(index - begin, 1).to_pylist()[0]
+        begin, group = int(self._ends[number - 1]) if number else 0, self._read(number)
+        with explained_table_errors(self._addresses[self._groups[number][0]]):
+            return group.slice(index - begin, 1).to_pylist()[0]
 
 
 class HuggingFaceDataset(_Lazy):

@@ -157,13 +157,14 @@ def _failures(folder: Path) -> dict[str, int]:
     tables = sorted(folder.glob("*.parquet"))
     for path in tables:
         try:
-            counts.update(map(str, _parquet_table(path, ["status"]).column("status").to_pylist()))
+            statuses = _parquet_table(path, ["status"]).column("status")
+            counts.update(map(str, texts_of(statuses, "status", str(path)).to_pylist()))
         except DataError:
             counts["unknown"] += 1
     for path in [] if tables else sorted(folder.glob("*_stats.json")):
         try:
-            statuses = json.loads(path.read_bytes()).get("status_dict", {})
-            counts.update({status: int(count) for status, count in statuses.items()})
+            numbers = json.loads(path.read_bytes()).get("status_dict", {})
+            counts.update({status: int(number) for status, number in numbers.items()})
         # Not JSON, or not what img2dataset writes.
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
             counts["unknown"] += 1
