@@ -13,18 +13,16 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 
-def _extension(name: str) -> Extension:
+def _extension(source: Path) -> Extension:
     return Extension(
-        f"pretrainkit.{name}",
-        [f"src/pretrainkit/{name.replace('.', '/')}.c"],
+        ".".join(source.with_suffix("").parts[1:]),
+        [str(source)],
         include_dirs=["src/pretrainkit"],
         depends=["src/pretrainkit/_draws.h"],
         extra_compile_args=["-O3"],
         optional=os.environ.get("PRETRAINKIT_REQUIRE_HELPERS", "0") == "0",
     )
 
-
-_HELPERS = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
 
 _ADDRESS = "pretrainkit/pretrainkit"
 
@@ -41,5 +39,5 @@ def _readme() -> str:
 setup(
     long_description=_readme(),
     long_description_content_type="text/markdown",
-    ext_modules=[_extension(name) for name in _HELPERS],
+    ext_modules=[_extension(source) for source in sorted(Path("src/pretrainkit").rglob("_*.c"))],
 )

@@ -56,13 +56,6 @@ HELPERS = tuple(
     for source in sorted(_PACKAGE.rglob("_*.c"))
 )
 """Names of the compiled modules. Their sources are installed too, so the list does not depend on what was built."""
-SLOWER: Mapping[str, str] = {
-    "corpus._words": "counting words 5",
-    "recipes.fourm._keep": "masking of 4M up to 1.6",
-    "recipes.pixel._masks": "span masks of PIXEL 35",
-    "recipes.t5._spans": "span corruption of T5 3",
-}
-"""CPU time of Python divided by that of each helper. docs/installing.md explains how it was measured."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +158,17 @@ def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
     missing = [name for name in HELPERS if name not in outcomes]
     if missing:
         names = [name.removeprefix("pretrainkit.") for name in missing]
-        slower = ", ".join(SLOWER[name] for name in names)
+        slower = ", ".join(map(factor, names))
         cost = f"Python code replaces them and is slower (factors of CPU time: {slower})"
         return Finding("compiled helpers", "limited", f"not built: {', '.join(names)}; {cost}", _build())
     return Finding("compiled helpers", "good", ", ".join(name.removeprefix("pretrainkit.") for name in HELPERS))
+
+
+def factor(name: str) -> str:
+    """Return what a compiled module is for, and how many times as much CPU time Python takes, from the comment at the
+    top of its source. docs/installing.md explains how it was measured."""
+    source = (_PACKAGE / f"{name.replace('.', '/')}.c").read_text("utf-8")
+    return source.partition("Factor of CPU time without it: ")[2].partition("\n")[0]
 
 
 def _build() -> str:

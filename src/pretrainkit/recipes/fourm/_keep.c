@@ -2,6 +2,8 @@
  * attempt ends at the first token that exceeds the budget.
  *
  * The arguments are buffers. Their sizes and contents are checked, so no argument leads to reads or writes out of bounds.
+ *
+ * Factor of CPU time without it: masking of 4M up to 1.6
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

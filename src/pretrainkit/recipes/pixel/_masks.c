@@ -1,6 +1,8 @@
 /* Draw span masks for a batch of texts. Draws and masks are equal to those of `draw_spans_by_python` of masking.py.
  *
  * Arguments are buffers. Their sizes and contents are checked, so that nothing is read or written out of bounds.
+ *
+ * Factor of CPU time without it: span masks of PIXEL 35
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
