@@ -304,7 +304,7 @@ WALKS = [
         "README.md",
         readme,
         smaller=FIVE_COMMANDS
-        | {r'load_config\("bert/mini", \[': f'load_config("bert/mini", [*"{BERT} {QUICK}".split(), '},
+        | {r'load_config\("bert/modern-mini", \[': f'load_config("bert/modern-mini", [*"{BERT} {QUICK}".split(), '},
         behind={"^pretrainkit train": f"{BERT} {QUICK}"},
         not_here={"^(pip|git) ": "sets up an environment"},
         before={"^pretrainkit resume": killed("runs/mine")},

@@ -39,7 +39,8 @@ EXAMPLES = {
     "tasks list": "pretrainkit tasks list --filter glue",
     "tasks show": "pretrainkit tasks show glue_rte_v002 --num 2 --data glue=data/glue --tokenizer data/tokenizer",
     "tasks cache": "pretrainkit tasks cache my_task --module my_tasks.py --out caches",
-    "train": "pretrainkit train bert/mini data.train=data/tokens/train data.valid=data/tokens/valid --out runs/mini",
+    "train": "pretrainkit train bert/modern-mini data.train=data/tokens/train data.valid=data/tokens/valid "
+    "--out runs/mini",
     "finetune": "pretrainkit finetune rte --from runs/mini --data glue=data/glue --out runs/rte",
     "sweep": "pretrainkit sweep glue --from runs/mini --lr 5e-5 3e-5 --seeds 3 --data glue=data/glue --out sweeps/mini",
     "predict": "pretrainkit predict runs/rte --split test --out answers.jsonl",
