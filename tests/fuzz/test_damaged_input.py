@@ -103,6 +103,12 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("overrides", 0, put("words.txt", b"bert/mini\nseed=\xba"), "it is not UTF-8"),
     ("overrides", 0, put("words.txt", b"a/" * 3000), "unknown recipe|there is no"),
     ("overrides", 0, put("words.txt", b"bert/mini\nseed" + b".a" * 1000 + b"=1"), "no config has more than 100"),
+    (
+        "config",
+        0,
+        put("config.yaml", b"extends: bert/mini\ndata: {train: {2001-01-01: 1, weight: 2}}\n"),
+        "cannot be a key",
+    ),
     ("jsonl", 0, put("a.jsonl", b'{"text":\n"\\ud800"}\n\n'), "half of a surrogate pair"),
     (
         "parquet",

@@ -25,7 +25,7 @@ class _Loader(_SafeLoader):  # type: ignore[misc, valid-type]  # chosen above
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
-            if not isinstance(key, Hashable):
+            if not isinstance(key, str | int | float | None):  # those of JSON
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: {key!r} cannot be a key")
             if key in seen and self._value(seen[key]) != self._value(value_node):
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key!r} is given twice")
