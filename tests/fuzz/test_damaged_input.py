@@ -19,6 +19,7 @@ from targets_data import picture
 
 from fuzz import write
 from pretrainkit.errors import PretrainKitError
+from support.t5_foreign_files import packed
 
 Change = Callable[[Files], object]
 
@@ -85,6 +86,11 @@ def both(first: Change, second: Change) -> Change:
 def stored(*pictures: bytes) -> Change:
     """Other pictures in the rows of rendered text."""
     return column("a.parquet", "pixel_values", [{"bytes": content, "path": None} for content in pictures])
+
+
+def spec(place: dict[str, object]) -> bytes:
+    """A checkpoint of T5X whose only array is elsewhere."""
+    return packed({"optimizer": {"target": {"a": {"driver": "zarr", **place}}}})
 
 
 ABSENT = object()
@@ -230,6 +236,11 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("gin", 0, put("run.gin", b"a.b = (1,\n"), "is not a gin file"),
     ("gin", 0, put("run.gin", b'include "%s"' % (b"x" * 5000)), "which is not in a folder above it"),
     ("foreign-configs", 1, replaced("a.yaml", b"batch_size: 128", b"batch_size: []"), "a.yaml"),
+    ("foreign-configs", 1, replaced("a.yaml", b"cfgs/data.yaml", b"x" * 300), "names x+, which is neither in"),
+    ("foreign-configs", 1, replaced("cfgs/data.yaml", b"alphas.yaml", b"x" * 300), "xx"),
+    ("t5x", 1, put("checkpoint", spec({"kvstore": 3})), "checkpoint cannot be read"),
+    ("t5x", 1, put("checkpoint", spec({"path": 3})), "checkpoint cannot be read"),
+    ("t5x", 1, put("checkpoint", spec({"path": "x" * 300})), "cannot be read"),
     ("run-folder", 0, put("metrics.jsonl", b"{}"), "no logged step"),
 ]
 

@@ -69,7 +69,11 @@ def open_t5x(path: Path) -> T5xCheckpoint:
                     f"{folder / 'checkpoint'} is not a T5X checkpoint: it has no 'optimizer'\n"
                     "  files of other systems are read with another --format"
                 )
-            return T5xCheckpoint(folder, dict(_leaves(tree["optimizer"], (), folder)), may_pack_bfloat16=True)
+            try:
+                leaves = dict(_leaves(tree["optimizer"], (), folder))
+            except (AttributeError, TypeError, ValueError, OSError) as error:  # a path of another type, or too long
+                raise _damaged(str(folder / "checkpoint"), error) from error
+            return T5xCheckpoint(folder, leaves, may_pack_bfloat16=True)
         if (folder / _MANIFEST).is_file():
             return T5xCheckpoint(folder, _ocdbt_leaves(folder), may_pack_bfloat16=False)
         if arrays := sorted(folder.glob(f"*/{_ZARRAY}")):

@@ -6,6 +6,7 @@ errors. A key without a counterpart is an error if it would change the result, a
 
 import logging
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -274,7 +275,7 @@ def _models_of_generation(content: Mapping[str, Any], where: str) -> ImportedCon
     for key, place in values.items():
         if place is not None:
             source, format = str(place), "4m" if key in _MODELS else "4m-tokenizer"
-            name = source if Path(source).exists() else f"hf-hub:{source}"
+            name = source if os.path.exists(source) else f"hf-hub:{source}"
             commands.append(
                 ("import", name, "--format", format, "--out", Path(source).name.removesuffix(".safetensors"))
             )
@@ -494,7 +495,7 @@ def _tokens(billions: float) -> int | None:
 def _find(name: str, beside: Path) -> Path:
     for folder in (Path(), *beside.absolute().parents):
         for candidate in (folder / name, folder / f"{name}.yaml"):
-            if candidate.is_file():
+            if os.path.isfile(candidate):
                 return candidate
     raise ConfigError(
         f"{beside} names {name}, which is neither in the working folder nor in its own folder or a parent of it\n"
