@@ -100,8 +100,13 @@ def test_a_prefix_of_a_huge_epoch_is_spread_over_all_of_it(size):
 
 @pytest.mark.parametrize(
     ("size", "places"),
-    [(2500, [1137, 2420, 2054, 2196, 2386, 2339]), (2501, [47, 846, 157, 1994, 2484, 428])],
-    ids=["square", "square and one"],
+    [
+        (1024, [975, 120, 850, 934, 730, 335]),
+        (1025, [230, 905, 852, 809, 340, 359]),
+        (2500, [1137, 2420, 2054, 2196, 2386, 2339]),
+        (2501, [47, 846, 157, 1994, 2484, 428]),
+    ],
+    ids=["largest table", "smallest network", "square", "square and one"],
 )
 def test_the_order_of_a_size_and_a_key_never_changes(size, places):
     """Runs that resume rely on it. The bases of the digits change after a square."""
