@@ -174,6 +174,48 @@ def test_a_tied_checkpoint_that_stores_its_head_is_read_as_tied(tmp_path):
     assert read_huggingface(tmp_path / "hf")[0] == config
 
 
+def created_by_transformers(transformers, family, folder, **settings):
+    """A model that transformers creates and saves; random, with large biases and norms."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 200, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    config = getattr(transformers, family)(**sizes, **settings)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+@pytest.mark.parametrize("family", ["T5Config", "MT5Config", "UMT5Config"])
+@pytest.mark.parametrize("is_scaled", [True, False])
+@pytest.mark.parametrize("is_separate", [True, False])
+def test_logits_are_scaled_where_transformers_scales_them(transformers, tmp_path, family, is_scaled, is_separate):
+    """transformers 5 ties all models that it creates. `tie_word_embeddings=False` then only turns the scaling off, and
+    the models of mT5 are never scaled. Before, such files were read as if their logits were scaled."""
+    theirs = created_by_transformers(transformers, family, tmp_path / "hf", tie_word_embeddings=is_scaled)
+    if is_separate and family != "UMT5Config":  # which transformers 5 scales by mistake; see fact 4
+        tensors = read_tensors(tmp_path / "hf")
+        tensors["lm_head.weight"] = torch.randn_like(tensors["shared.weight"])
+        write_tensors(tmp_path / "hf/model.safetensors", tensors)
+        theirs = type(theirs).from_pretrained(tmp_path / "hf", attn_implementation="eager").eval()
+        assert not torch.equal(theirs.lm_head.weight, theirs.shared.weight)
+    config, state = read_huggingface(tmp_path / "hf")
+    model, batch = T5(config).eval(), row_batch()
+    model.load_state_dict(state)
+    expected = their_logits(theirs, batch["encoder_input_tokens"], batch["decoder_target_tokens"])
+    found, _ = our_logits(model, batch)
+    torch.testing.assert_close(found, expected[batch["decoder_target_tokens"] != 0], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["decoder_start_token_id", "pad_token_id"])
+def test_targets_that_begin_or_end_with_another_id_are_refused(name):
+    values = to_huggingface_config(model_config())
+    assert from_huggingface_config(values | {name: None}) == from_huggingface_config(values)
+    with pytest.raises(CheckpointError, match=f"{name} 5\n  this recipe only supports 0"):
+        from_huggingface_config(values | {name: 5})
+
+
 @pytest.mark.parametrize("head", ["T5ForSequenceClassification", "T5ForTokenClassification"])
 @pytest.mark.parametrize("recipe", ["t5", None])
 def test_a_classifier_of_transformers_is_named_with_the_fix(transformers, tmp_path, head, recipe):

@@ -6,6 +6,7 @@ Tensors are equal one by one; only names differ. transformers is imported only t
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
-from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
+from pretrainkit.exporting.transformers_folder import new_transformers_folder, only, read_config
 from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 from pretrainkit.recipes.t5.decode import END_ID
@@ -28,6 +29,8 @@ from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.original import tensors
 from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.tasks.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 State = Mapping[str, Tensor]
 HEAD = "classifier.safetensors"
@@ -104,6 +107,9 @@ def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Ten
     # Some checkpoints have the table only under the name of a copy.
     if "shared.weight" not in state and (present := [name for name in copies if name in state]):
         state["shared.weight"] = state[present[0]]
+    if not config.tied_logits and "lm_head.weight" not in state and "shared.weight" in state:
+        logger.info("the weights have no lm_head.weight: as in transformers, it is a copy of the embeddings")
+        state["lm_head.weight"] = state["shared.weight"].clone()
     missing = [name for name in names.values() if name not in state]
     if missing:
         raise CheckpointError(
@@ -160,8 +166,9 @@ def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | Non
         raise CheckpointError(
             f"config.json has feed_forward_proj {proj!r}\n  supported: {', '.join(sorted(_ACTIVATIONS))}"
         )
-    # The logits of mT5 and umT5 are never scaled, whatever the flag is.
-    is_tied = values.get("tie_word_embeddings", kind == "t5") if has_logits is None else not has_logits
+    # Our model has no start of targets or padding but 0.
+    only(values, {name: 0 for name in ("decoder_start_token_id", "pad_token_id") if values.get(name) is not None})
+    is_tied = _scales_logits(values) if has_logits is None else not has_logits
     merged = {**_DEFAULTS, **values, "num_decoder_layers": values.get("num_decoder_layers") or values["num_layers"]}
     return T5ModelConfig(
         **{ours: merged[theirs] for theirs, ours in _SETTINGS.items()},
@@ -224,17 +231,31 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
             )
         return from_huggingface_config(values, has_logits=_has_logits(state, values)), state
 
-    (config, state), _ = read_config(folder, parse)
-    return config, from_huggingface_state(state, config)
+    (config, state), values = read_config(folder, parse)
+    state = from_huggingface_state(state, config)
+    if not config.tied_logits and values.get("scale_decoder_outputs"):  # fine-tuned as an own matrix, with scaling
+        state["logits.weight"] = state["logits.weight"] * config.hidden_size**-0.5
+    return config, state
 
 
 def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
-    """Return True if the model has its own matrix for logits. `lm_head.weight` may be the embeddings."""
-    if "lm_head.weight" not in state:
+    """Return True if the model has its own matrix for logits. `lm_head.weight` may be the embeddings.
+
+    Models that transformers 5 creates always have tied weights. If their logits are not scaled, they are read as models
+    with their own matrix, because our tied models scale logits."""
+    table, logits = state.get("shared.weight"), state.get("lm_head.weight")
+    is_separate = logits is not None and (table is None or not torch.equal(logits, table))
+    return is_separate or not _scales_logits(values)
+
+
+def _scales_logits(values: Mapping[str, Any]) -> bool:
+    """Return True if transformers multiplies the hidden states by `d_model**-0.5` before it computes logits with the
+    embeddings. A missing `tie_word_embeddings` is true for T5 and false for mT5 and umT5."""
+    kind = values["model_type"]
+    is_tied = values.get("tie_word_embeddings", kind == "t5")
+    if kind == "mt5":  # transformers 5 never scales its logits; it writes true for `tie_word_embeddings`
         return False
-    table = state.get("shared.weight")
-    is_copy = table is not None and torch.equal(state["lm_head.weight"], table)
-    return not (is_copy and values.get("tie_word_embeddings", True))
+    return values.get("scale_decoder_outputs", is_tied) if kind == "t5" else is_tied
 
 
 def write_encoder(
