@@ -212,6 +212,8 @@ def _encode(folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
     ids = tokenizer.encode("a red dog 東 <mask>")
     tokenizer.decode(ids[: tokenizer.vocab_size].tolist())
+    tokenizer.readable(ids.tolist())
+    tokenizer.encode_with_offsets(["a red dog 東"])
     tokenizer.is_word_start()
     tokenizer.learned_ids()
 

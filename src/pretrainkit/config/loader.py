@@ -6,6 +6,7 @@ applied last. All problems are reported together.
 """
 
 import copy
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -293,7 +294,7 @@ def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple
     path = Path(name)
     if str(path.resolve()) in trail:
         raise ConfigError(f"{name} extends itself\n  chain: {' -> '.join([*trail, str(path.resolve())])}")
-    if not path.exists():
+    if not os.path.exists(path):  # False also for names that no file can have
         raise ConfigError(f"there is no config file {name}\n  to list all presets: pretrainkit recipes")
     text = read_text(path)
     tree = parse_yaml(text, name)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.tokenizers.load import open_sentencepiece
 from pretrainkit.tokenizers.offsets import Placed, byte_offsets, huggingface_offsets, sentencepiece_offsets
 
 _SENTENCEPIECE_NAMES = ("sentencepiece.model", "spiece.model", "tokenizer.model")
@@ -133,15 +134,7 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
 
     @cached_property
     def _model(self) -> Any:
-        import sentencepiece
-
-        try:
-            model = sentencepiece.SentencePieceProcessor(model_proto=self._content)
-        except RuntimeError as error:
-            raise DataError(
-                f"{self.path} is not a SentencePiece model: {str(error)[:200]}\n"
-                "  use a .model file that SentencePiece has written"
-            ) from error
+        model, _ = open_sentencepiece(self._content, self.path, "use a .model file that SentencePiece has written")
         if model.eos_id() < 0:
             raise DataError(
                 f"the SentencePiece model {self.path} has no EOS piece\n  train it with EOS: text-to-text tasks need it"

@@ -138,22 +138,30 @@ class Tokenizer(ABC):
         return np.flatnonzero(~(self.is_special | self.is_byte)).astype(np.int32)
 
 
+def open_sentencepiece(content: bytes, name: str | Path, fix: str) -> tuple[Any, list[str]]:
+    """Return the `SentencePieceProcessor` of a model, and its pieces. Raises DataError with `name` and the advice `fix`
+    if the content is not a model."""
+    import sentencepiece
+
+    try:
+        model = sentencepiece.SentencePieceProcessor()
+        model.LoadFromSerializedProto(content)
+        return model, model.id_to_piece(list(range(model.vocab_size())))
+    except (RuntimeError, UnicodeDecodeError) as error:  # a piece, or the library's message, may not be UTF-8
+        raise DataError(f"{name} is not a SentencePiece model: {str(error)[:200]}\n  {fix}") from error
+
+
 class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model, run by SentencePiece's C++ library."""
 
     def __init__(self, folder: Path, special: SpecialIds | None) -> None:
-        import sentencepiece
-
         path = folder / files.MODEL
-        try:
-            self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (OSError, RuntimeError) as error:
-            raise _broken(folder, f"{path.name} is not a SentencePiece model: {str(error)[:200]}") from error
+        name = f"the tokenizer in {folder} is broken: {path.name}"
+        self._model, self._pieces = open_sentencepiece(path.read_bytes(), name, _RESTORE)
         self.folder, self.kind = folder, "unigram"
         self.fingerprint = files.model_fingerprint(folder)
-        self.vocab_size = self._model.vocab_size()
+        self.vocab_size = len(self._pieces)
         ids = list(range(self.vocab_size))
-        self._pieces = self._model.id_to_piece(ids)
         self.is_special = np.array(self._model.IsControl(ids)) | np.array(self._model.IsUnknown(ids))
         self.is_byte = np.array(self._model.IsByte(ids))
         self._begins_word = np.array([piece.startswith("▁") for piece in self._pieces])
