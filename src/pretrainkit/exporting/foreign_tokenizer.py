@@ -54,6 +54,12 @@ def tokenizer_beside(folder: Path) -> Path | None:
     return _converted(folder, names) if names else None
 
 
+def with_right_sides(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a tokenizer that pads and cuts texts at their end, as in our trainings."""
+    sides = {name: "right" for name in ("padding_side", "truncation_side") if about.get(name) == "left"}
+    return {**about, **sides}
+
+
 def changed_tokenizer(folder: Path, changes: TokenizerChanges, out: Path) -> Path:
     """Write a copy of a tokenizer with these changes to the new folder `out`, and return it."""
     from tokenizers import Regex, Tokenizer, normalizers, processors

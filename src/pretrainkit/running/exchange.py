@@ -169,13 +169,14 @@ def _own_tokenizer(opened: Opened, out: Path) -> Path | None:
 
 def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int | None) -> None:
     """Add what transformers needs to use an export as it was trained, and warn about what cannot be used."""
-    from pretrainkit.exporting.foreign_tokenizer import difference_of_ids
+    from pretrainkit.exporting.foreign_tokenizer import difference_of_ids, with_right_sides
 
     write_settings(folder / SETTINGS, opened.config, length)
     _write_rest(opened, folder)
     about = folder / "tokenizer_config.json"
-    if length is not None and about.is_file():
-        settings = json.loads(about.read_bytes()) | {"model_max_length": length}
+    if about.is_file():
+        settings = with_right_sides(json.loads(about.read_bytes()))
+        settings |= {} if length is None else {"model_max_length": length}
         about.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", "utf-8")
     values = json.loads((folder / "config.json").read_bytes())
     most = (values.get("text_config") or values).get("max_position_embeddings")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -199,6 +200,27 @@ def test_configs_of_other_models_are_refused(change, message):
     values = to_huggingface_config(run_config().model) | change
     with pytest.raises(CheckpointError, match=message):
         from_huggingface_config(values)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_activation": "relu", "classifier_activation": None}, "classifier_activation 'gelu'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_type 'linear'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "type 'dynamic'"),
+        ({"sliding_window": 3}, "sliding_window 3"),
+    ],
+)
+def test_settings_that_change_a_modernbert_of_transformers_are_refused(transformers, change, message):
+    """Each of these changes the outputs there. None: the setting is missing, so that the default counts."""
+    values = to_huggingface_config(modern_config().model)
+    changed = {name: value for name, value in (values | change).items() if value is not None}
+    # transformers changes the mappings that it is given
+    plain, other = (transformers.ModernBertConfig(**deepcopy(fields)).to_dict() for fields in (values, changed))
+    assert plain != other
+    from_huggingface_config(values)
+    with pytest.raises(CheckpointError, match=message):
+        from_huggingface_config(changed)
 
 
 def test_a_modern_sentence_order_head_is_left_out_with_a_warning(caplog):

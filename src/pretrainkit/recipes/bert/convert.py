@@ -317,8 +317,12 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
     if arch == "bert":
         only(values, {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
         return BertModelConfig(**settings)
-    only(values, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
+    head = {"classifier_activation": "gelu", **values}  # the default of transformers
+    only(head, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
     only(values, dict.fromkeys(_MODERN_BIASES, False))
+    only(values, {"sliding_window": values.get("local_attention", 128) // 2})
+    if values.get("rope_scaling"):  # the name in transformers 4
+        only(values["rope_scaling"], {"rope_type": "default", "type": "default"})
     if values.get("layer_types"):
         settings.setdefault("global_every", _period(values["layer_types"]))
     for name, layers in (("global_rope_theta", "full_attention"), ("local_rope_theta", "sliding_attention")):

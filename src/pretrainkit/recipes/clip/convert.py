@@ -10,6 +10,7 @@ Dimensions: D width of a tower, E width of the embeddings.
 import json
 import logging
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.foreign_tokenizer import with_right_sides
 from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
@@ -33,9 +35,17 @@ from pretrainkit.recipes.clip.config import (
     TimmConfig,
     VitConfig,
 )
-from pretrainkit.recipes.clip.dual_layout import CLIP, DUAL, check_equal, dual_folder, read_dual
+from pretrainkit.recipes.clip.dual_layout import (
+    CLIP,
+    DUAL,
+    LEGACY_EOS,
+    check_equal,
+    dual_folder,
+    end_token,
+    read_dual,
+)
 from pretrainkit.recipes.clip.model import DualEncoder
-from pretrainkit.recipes.clip.presets import vit_b_16
+from pretrainkit.recipes.clip.presets import HALF, OPENAI, vit_b_16
 from pretrainkit.recipes.clip.siglip_layout import NAFLEX, SIGLIP, read_siglip, siglip_folder
 from pretrainkit.recipes.clip.towers import Color
 
@@ -46,6 +56,18 @@ _OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_conf
 _PROCESSORS = {CLIP: "CLIPProcessor", SIGLIP: "SiglipProcessor", DUAL: "VisionTextDualEncoderProcessor"}
 _RESAMPLING = {"bilinear": 2, "bicubic": 3}
 """Numbers of Pillow's filters."""
+_HALF = {"image_mean": HALF[0], "image_std": HALF[1]}
+_CLIP = {"do_center_crop": True, "resample": 3, "image_mean": OPENAI[0], "image_std": OPENAI[1]}
+_IMAGE_PROCESSORS: dict[str, dict[str, Any]] = {
+    "CLIP": _CLIP,
+    "Bit": _CLIP,
+    "Siglip": {"do_center_crop": False, "resample": 3, **_HALF},
+    "ViT": {"do_center_crop": False, "resample": 2, **_HALF},
+}
+"""Defaults in transformers by the beginning of the class name."""
+_PROCESSOR_FILE = "preprocessor_config.json"
+_NESTED_FILE, _NESTED = "processor_config.json", "image_processor"
+"""Place of the same settings in transformers 5, which is read first."""
 
 
 def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
@@ -58,7 +80,9 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
     values, tensors = (siglip_folder if is_siglip else dual_folder)(config, dual_encoder, words)
     with new_transformers_folder(out, values, tensors) as folder:
         _write_processor(config, dual_encoder, folder, _PROCESSORS[values["model_type"]])
-        write_tokenizer(words, config.data.max_length, folder)
+        # SigLIP reads padding, too. With a mask of its tokens, it would compute other embeddings.
+        inputs = {"model_input_names": ["input_ids"]} if is_siglip else {}
+        write_tokenizer(words, config.data.max_length, folder, **inputs)
         if values["model_type"] == DUAL:
             check_equal(config, dual_encoder, folder)
 
@@ -88,9 +112,9 @@ def _require_supported(config: ClipRun) -> None:
         )
 
 
-def write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
+def write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path, **settings: Any) -> None:
     """Write the tokenizer's files, with settings that make a processor of transformers cut captions at the same length
-    as training."""
+    as training, and with other `settings`."""
     for path in tokenizer.folder.iterdir():
         if path.is_file() and path.name not in _OTHER_FILES:
             shutil.copyfile(path, folder / path.name)
@@ -98,7 +122,7 @@ def write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) 
     about = json.loads(path.read_text("utf-8")) if path.is_file() else _usual_settings(tokenizer)
     if not (folder / "tokenizer.json").is_file():
         tokenizer.save(folder / "tokenizer.json")
-    _write_json(path, {**about, "model_max_length": max_length, "truncation": True})
+    _write_json(path, {**with_right_sides(about), "model_max_length": max_length, "truncation": True, **settings})
 
 
 def _usual_settings(tokenizer: CaptionTokenizer) -> dict[str, Any]:
@@ -130,7 +154,7 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
         size = {"shortest_edge": resize.size}
     mean, deviation = model.mean_and_deviation
     _write_json(
-        folder / "preprocessor_config.json",
+        folder / _PROCESSOR_FILE,
         {
             "image_processor_type": f"{'Siglip' if processor_class == _PROCESSORS[SIGLIP] else 'CLIP'}ImageProcessor",
             "processor_class": processor_class,
@@ -161,27 +185,63 @@ def _warn_of_crop(size: int, crop_size: int) -> None:
         )
 
 
-def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTransform, ...]:
-    """Return the transforms of a `preprocessor_config.json`; those of CLIP if it is empty."""
-    size = values.get("size", image_size)
-    kernel: Any = {number: name for name, number in _RESAMPLING.items()}.get(values.get("resample", 3))
-    if kernel is None:
+def _read_processor(folder: Path, kind: str) -> dict[str, Any]:
+    """Return the settings of a folder's image processor, with the defaults of its class or else of `kind`. Raises
+    CheckpointError for a class with another pipeline."""
+    values = read_settings(folder / _NESTED_FILE).get(_NESTED) or read_settings(folder / _PROCESSOR_FILE)
+    values = {name: value for name, value in values.items() if value is not None}
+    full = values.get("image_processor_type") or values.get("feature_extractor_type") or f"{kind}ImageProcessor"
+    kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", full)
+    if kind not in _IMAGE_PROCESSORS:
         raise CheckpointError(
-            f"preprocessor_config.json has resample {values['resample']}\n  this recipe supports 2 and 3"
+            f"the image processor of {folder} is a {full}, which this recipe does not support\n"
+            f"  it supports {', '.join(f'{name}ImageProcessor' for name in _IMAGE_PROCESSORS)}: save one of these with "
+            "the settings of the training there"
         )
+    return {"image_processor_type": kind, **_IMAGE_PROCESSORS[kind], **values}
+
+
+def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTransform, ...]:
+    """Return the transforms of an image processor."""
+    is_square = values["image_processor_type"] in ("Siglip", "ViT")
+    size = values.get("size", image_size)
+    if isinstance(size, int):
+        size = {"height": size, "width": size} if is_square else {"shortest_edge": size}
+    kernel: Any = {number: name for name, number in _RESAMPLING.items()}.get(values["resample"])
+    if kernel is None:
+        raise CheckpointError(f"{_PROCESSOR_FILE} has resample {values['resample']}\n  this recipe supports 2 and 3")
     resize: ImageTransform
-    if isinstance(size, Mapping) and "height" in size:
+    if size.keys() == {"height", "width"}:
         if size["height"] != size["width"]:
             raise CheckpointError(
-                f"preprocessor_config.json has size {size}, which is not a square\n  set the same height and width"
+                f"{_PROCESSOR_FILE} has size {size}, which is not a square\n  set the same height and width"
             )
         resize = Resize(size=size["height"], interpolation=kernel)
+    elif size.keys() == {"shortest_edge"}:
+        resize = ResizeShorter(size=size["shortest_edge"], interpolation=kernel)
     else:
-        resize = ResizeShorter(size=size["shortest_edge"] if isinstance(size, Mapping) else size, interpolation=kernel)
-    if not values.get("do_center_crop", True):
+        raise CheckpointError(
+            f"{_PROCESSOR_FILE} has size {size}\n  this recipe supports height with width, or shortest_edge alone"
+        )
+    resizes = [resize] if values.get("do_resize", True) else []
+    if not values["do_center_crop"]:
+        if not resizes:
+            raise CheckpointError(
+                f"{_PROCESSOR_FILE} has do_resize False and do_center_crop False, so that images keep their sizes\n"
+                "  set do_resize or do_center_crop to true"
+            )
         return (resize,)
     crop = values.get("crop_size") or image_size
-    return (resize, CenterCrop(size=crop["height"] if isinstance(crop, Mapping) else crop))
+    return (*resizes, CenterCrop(size=crop["height"] if isinstance(crop, Mapping) else crop))
+
+
+def _colors_of(values: Mapping[str, Any]) -> tuple[Color, Color]:
+    """Return mean and deviation of an image processor, for pixels from 0 to 1."""
+    white = 255 * values.get("rescale_factor", 1 / 255) if values.get("do_rescale", True) else 255
+    colors: Any = ((0.0,) * 3, (1.0,) * 3)
+    if values.get("do_normalize", True):
+        colors = values["image_mean"], values["image_std"]
+    return cast(Any, tuple(tuple(part / white for part in color) for color in colors))
 
 
 def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
@@ -194,35 +254,55 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
         raise CheckpointError(
             f"config.json has model_type {kind!r}\n  the clip recipe reads {CLIP!r}, {SIGLIP!r} and {DUAL!r}"
         )
-    processor = read_settings(folder / "preprocessor_config.json")
+    processor = _read_processor(folder, "Siglip" if kind == SIGLIP else "CLIP")
+    tokenizer = read_settings(folder / "tokenizer_config.json")
+    for side in ("padding_side", "truncation_side"):
+        if tokenizer.get(side) == "left":
+            raise CheckpointError(
+                f"{folder}/tokenizer_config.json has {side} 'left', but this recipe pads and cuts captions at their "
+                f"end\n  if the model was trained so, too, set {side} to 'right'"
+            )
     image: VitConfig | TimmConfig
     text: TextTransformerConfig | HuggingFaceTextConfig
     try:
         if kind in (SIGLIP, NAFLEX):
             image, text, width, state = read_siglip(values, tensors)
             projection = ProjectionConfig(kind="text_only", dim=width)
-            square = {"height": image.image_size, "width": image.image_size}
-            processor = {"size": square, "do_center_crop": False, **_without_none(processor)}
         else:
             image, text, state = read_dual(values, tensors)
             projection = ProjectionConfig(dim=values.get("projection_dim", 512))
+            if kind == CLIP:
+                _require_end_token(end_token(values), folder)
     except KeyError as error:
         raise CheckpointError(f"{folder} has no tensor or setting {error}\n  copy the folder again") from None
-    has_colors = "image_mean" in processor
     run = imported_run(
         image,
         text,
         projection,
         state,
         transforms=_transforms_of(processor, image.image_size or 224),
-        normalize=(tuple(processor["image_mean"]), tuple(processor["image_std"])) if has_colors else None,
-        longest=read_settings(folder / "tokenizer_config.json").get("model_max_length"),
+        normalize=_colors_of(processor),
+        longest=tokenizer.get("model_max_length"),
     )
     return run, state
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _require_end_token(end: int | None, folder: Path) -> None:
+    """Raise CheckpointError if the tokenizer in a folder does not end captions with the token that transformers reads;
+    see `end_token`. Ours reads the last token."""
+    if not (folder / "tokenizer.json").is_file():
+        return
+    tokenizer = CaptionTokenizer(folder)
+    last = tokenizer.suffix[-1] if tokenizer.suffix else None
+    if last == (tokenizer.vocab_size - 1 if end is None else end):
+        return
+    read = f"with text_config.eos_token_id {LEGACY_EOS}, transformers reads captions at their highest id"
+    if end is not None:
+        read = f"text_config.eos_token_id is {end}, at which transformers reads captions"
+    raise CheckpointError(
+        f"{folder}/config.json: {read}, but its tokenizer ends captions with {last}\n"
+        "  put the tokenizer of the training there, or correct eos_token_id"
+    )
 
 
 def imported_run(

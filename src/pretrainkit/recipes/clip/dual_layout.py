@@ -87,7 +87,7 @@ _LAYER = {
     "feed_forward.down": "mlp.fc2",
 }
 """Maps our names of tensors, norms and modules of a layer to theirs, with their spelling."""
-_LEGACY_EOS = 2
+LEGACY_EOS = 2
 """With this `eos_token_id`, transformers reads the token with the highest id instead of the end token."""
 
 
@@ -205,8 +205,8 @@ def read_dual(
     tensor or setting is missing."""
     vision, words = (without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
     if values["model_type"] == CLIP:  # its parts may lack a model_type
-        vision_values = {"model_type": _CLIP_VISION, **(values.get("vision_config") or {})}
-        text_values = {"model_type": _CLIP_TEXT, **(values.get("text_config") or {})}
+        vision_values = {"model_type": _CLIP_VISION, **_part(values, "vision_config")}
+        text_values = {"model_type": _CLIP_TEXT, **_part(values, "text_config")}
     else:
         vision_values, text_values = dict(values["vision_config"]), dict(values["text_config"])
     state = {
@@ -238,6 +238,17 @@ def read_dual(
         text = HuggingFaceTextConfig(name=text_values["model_type"], pretrained=False, architecture=text_values)
         state |= with_prefix("text.encoder.", words)
     return image, text, state
+
+
+def _part(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the settings of a tower of CLIP. transformers prefers the form of its first versions, if there is one."""
+    return values.get(f"{name}_dict") or values.get(name) or {}
+
+
+def end_token(values: Mapping[str, Any]) -> int | None:
+    """Return the id at whose first place CLIP of transformers reads a caption; None: the highest id of the caption."""
+    index = _part(values, "text_config").get("eos_token_id", 49_407)
+    return None if index == LEGACY_EOS else index
 
 
 def _pooler_scale(words: dict[str, Tensor]) -> float:
@@ -281,9 +292,9 @@ def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> 
             f"transformers' CLIP reads the end token, which the tokenizer in {tokenizer.folder} does not add\n"
             "  use --format safetensors"
         )
-    if tokenizer.suffix[-1] == _LEGACY_EOS:
+    if tokenizer.suffix[-1] == LEGACY_EOS:
         raise InputError(
-            f"the end token has the id {_LEGACY_EOS}, with which transformers' CLIP reads the token with the highest "
+            f"the end token has the id {LEGACY_EOS}, with which transformers' CLIP reads the token with the highest "
             "id\n  use --format safetensors, or train with a tokenizer whose end token has another id"
         )
     return {
