@@ -130,6 +130,14 @@ def test_a_stored_table_without_places_of_members_is_built_again(tmp_path, colum
     assert cached_table(path, "s", lambda: whole).equals(whole)
 
 
+def test_a_stored_table_with_two_columns_of_one_name_is_built_again(tmp_path):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1"})
+    numbers = pa.array([0])
+    cached_table(path, "s", lambda: pa.table([numbers] * 3, names=["offset", "num_bytes", "num_bytes"]))
+    whole = pa.table({"offset": [0], "num_bytes": [1]})
+    assert cached_table(path, "s", lambda: whole).equals(whole)
+
+
 def test_long_indexing_reports_its_progress(tmp_path, caplog):
     paths = [write_tar(tmp_path / f"{number}.tar", {"a": b"1"}) for number in range(3)]
 

@@ -364,6 +364,8 @@ def _read(place: Path, stamp: bytes) -> pa.Table | None:
         table.validate(full=True)  # invalid offsets of values would crash the process
     except (OSError, pa.ArrowException, ValueError, MemoryError):
         return None
+    if len(set(table.column_names)) < table.num_columns:
+        return None
     places = [table.column(name) for name in ("offset", "num_bytes") if name in table.column_names]
     if any(column.null_count or not pa.types.is_integer(column.type) for column in places):
         return None
