@@ -29,6 +29,10 @@ class DataError(InputError):
     """A file, corpus, tokenizer or shard is missing, broken, or does not match the others."""
 
 
+class MissingSplitError(DataError):
+    """A data set has no files of the requested split. If it has some that cannot be read, the error is another one."""
+
+
 class CheckpointError(InputError):
     """A checkpoint is missing, damaged, or belongs to another model or other data."""
 

@@ -63,6 +63,26 @@ def test_bad_rows_are_named_by_reason_and_exit_with_2(cli, pairs):
     assert shown.code == 2
 
 
+def test_a_table_that_cannot_be_read_is_an_error_while_the_other_split_can(cli, pairs, tmp_path):
+    (pairs / "train_anno.csv").write_text("image;image_id;caption;caption_id\n1.png;1;a, b;1\n")
+    for verb in (("check",), ("pack", "--out", tmp_path / "out")):
+        result = cli("data", verb[0], pairs, *verb[1:])
+        assert result.code == 2
+        assert "train_anno.csv cannot be read" in result.err
+    (pairs / "train_anno.csv").unlink()
+    assert cli("data", "check", pairs).code == 0
+
+
+def test_a_quotation_mark_that_joins_rows_is_an_error(cli, pairs):
+    head, *rows = (pairs / "train_anno.csv").read_text().splitlines()
+    rows[1] = '0.png,0,"a dog, 5,1'
+    rows[4] = '2.png,2,"a dog, ""big""",4'
+    (pairs / "train_anno.csv").write_text("\n".join([head, *rows, ""]))
+    result = cli("data", "check", pairs)
+    assert result.code == 2
+    assert "train_anno.csv cannot be read" in result.err
+
+
 @pytest.mark.parametrize("num", [1, 2])
 def test_an_image_with_five_captions_is_bad_once(cli, tmp_path, num):
     (tmp_path / "train").mkdir()

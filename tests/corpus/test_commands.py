@@ -137,6 +137,8 @@ WRONG_INPUT = {
     "missing": (lambda folder: folder / "nowhere.jsonl", "nowhere.jsonl"),
     "unmatched": (lambda folder: folder / "*.nothing", "matches no file"),
     "word counts": (write_raw(b"a\t1\n", "x.tsv"), "x.tsv"),
+    "table": (write_raw(b"id;text\n1;a\n", "x.csv"), "write a column of text as JSON lines"),
+    "UTF-16": (write_raw("text\n".encode("utf-16"), "x.txt"), "iconv -f UTF-16"),
 }
 
 

@@ -44,3 +44,18 @@ def test_a_file_that_is_not_a_map_is_refused():
         read_map(stored.getvalue(), "a.npy")
     with pytest.raises(DataError, match="is broken"):
         read_map(b"no image", "a.png")
+
+
+def test_colours_are_not_taken_for_classes():
+    """Their red channel would be."""
+    values = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    for channels in (1, 2, 3, 4):  # grey, with alpha, grey as colours, with alpha
+        picture, image = io.BytesIO(), np.repeat(values[:, :, None], channels, axis=2)
+        image[..., -1] = 255 if channels in (2, 4) else image[..., -1]
+        Image.fromarray(image.squeeze()).save(picture, "PNG")
+        np.testing.assert_array_equal(read_map(picture.getvalue(), "grey"), values)
+    image[0, 0, 2] = 9
+    picture = io.BytesIO()
+    Image.fromarray(image).save(picture, "PNG")
+    with pytest.raises(DataError, match=r"a\.png has colours"):
+        read_map(picture.getvalue(), "a.png")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.files.sources import SourceFile, find_sources, plain_chunks, split_lines
+from pretrainkit.files.sources import SourceFile, find_sources, find_splits, plain_chunks, split_lines
 
 
 def contents(source):
@@ -26,10 +26,52 @@ def test_formats_follow_the_last_suffix_alone(tmp_path):
     """Acceptance fact 1: `.txt.zst` is JSONL. (`.gz`, which the original does not know, is too.)"""
     names = {"a.jsonl": "jsonl", "b.txt.zst": "jsonl", "c.jsonl.gz": "jsonl", "d.txt": "text", "e": "text"}
     names |= {"f.parquet": "parquet", "g.tsv": "tsv", "h.jsonl.txt": "text"}
+    names |= {"I.JSONL": "jsonl", "J.JSON.GZ": "jsonl", "K.TXT": "text", "L.XML": "dump", "m.csv": "csv"}
     for name in names:
         (tmp_path / name).write_bytes(b"")
     found = find_sources([tmp_path])
     assert {source.address.rpartition("/")[2]: source.format for source in found} == names
+
+
+def test_a_suffix_in_capital_letters_is_decompressed(tmp_path):
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(b"{}"))
+    (tmp_path / "A.JSONL.ZST").write_bytes(zstandard.compress(b"{}"))
+    assert [contents(source) for source in find_sources([tmp_path])] == [b"{}", b"{}"]
+
+
+def test_linked_folders_are_read_once_each(tmp_path):
+    for name in ("raw/a.txt", "other/b.txt", "other/deep/c.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "raw/linked").symlink_to("../other")
+    (tmp_path / "raw/self").symlink_to(".")
+    (tmp_path / "raw/twice").symlink_to("../other")
+    (tmp_path / "other/back").symlink_to("../raw")
+    (tmp_path / "raw/.lock").symlink_to("nowhere")
+    names = [source.address.removeprefix(f"{tmp_path}/") for source in find_sources([tmp_path / "raw"])]
+    assert names == ["raw/a.txt", "raw/linked/b.txt", "raw/linked/deep/c.txt"]
+
+
+def test_a_file_that_is_given_twice_is_reported(tmp_path, caplog):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_bytes(b"")
+    assert len(find_sources([tmp_path, tmp_path / "[bc].txt"])) == 5
+    assert f"files given several times: 2, such as {tmp_path}/b.txt" in caplog.text
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"")
+    (tmp_path / "b.txt").symlink_to("moved.txt")
+    with pytest.raises(DataError, match=r"b\.txt is a link to .*moved\.txt, which does not exist"):
+        find_sources([tmp_path])
+
+
+def test_all_that_is_beside_the_splits_is_reported(tmp_path, caplog):
+    for name in ("train/a.txt", "dev/b.txt", "test/c.txt", "more.txt", ".hidden/d.txt", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert find_splits([tmp_path]) == {"train": [tmp_path / "train"], "valid": [tmp_path / "dev"]}
+    assert "only train and dev will be read, not more.txt, test" in caplog.text
 
 
 def test_patterns_keep_their_order_and_sort_inside(tmp_path, monkeypatch):

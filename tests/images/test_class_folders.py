@@ -17,6 +17,15 @@ def flowers(tmp_path):
     return tmp_path
 
 
+def test_linked_folders_are_read_and_hidden_ones_are_not(flowers, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "e.jpg").touch()
+    (flowers / "rose/more").symlink_to(elsewhere)
+    (flowers / "rose/.ipynb_checkpoints").mkdir()
+    (flowers / "rose/.ipynb_checkpoints/c-checkpoint.jpeg").touch()
+    assert [path.name for path in class_folders(flowers).files] == ["c.jpeg", "e.jpg", "a.png", "b.JPG"]
+
+
 def test_classes_and_files_are_sorted(flowers):
     found = class_folders(flowers)
     assert found.classes == ("rose", "sun_flower")

@@ -214,6 +214,46 @@ def test_a_quotation_mark_that_is_not_closed_costs_its_row_alone_and_is_counted(
     ]
 
 
+def test_a_quotation_mark_does_not_join_rows_of_captions(tmp_path):
+    photos = put_photos(tmp_path / "photos", 4)
+    rows = ["image,caption", '000.png,"open', "001.png,two", '002.png,"a 12" ruler"', '003.png,"four\nlines"', ""]
+    (photos / "captions.csv").write_text("\n".join(rows))
+    found = find_loose_pairs(str(photos))
+    assert found.captions == {"001.png": ["two"], "003.png": ["four\nlines"]}
+    assert found.left_out[1].examples == ("captions.csv:2", "captions.csv:4")
+
+
+def test_captions_of_excel_and_other_encodings(tmp_path):
+    """A byte order mark is no part of a caption, and a text that is not UTF-8 is counted, not altered."""
+    photos = put_photos(tmp_path / "photos", 4)
+    (photos / "a.csv").write_bytes("\ufeffimage,caption\r\n000.png,café\r\n".encode())
+    (photos / "b.csv").write_bytes("image,caption\r\n001.png,café\r\n".encode("latin-1"))
+    (photos / "002.txt").write_bytes("\ufeffcafé\r\n".encode())
+    (photos / "003.txt").write_bytes("café".encode("latin-1"))
+    found = find_loose_pairs(str(photos))
+    assert found.captions == {"000.png": ["café"], "002.png": ["café"]}
+    assert found.left_out[1].examples == ("b.csv:2", "003.txt")
+
+
+def test_a_name_that_several_folders_have_is_not_guessed(tmp_path):
+    for place in ("a", "b"):
+        put_photos(tmp_path / "photos" / place, 1)
+    put_photos(tmp_path / "photos/c/deep", 2)
+    (tmp_path / "photos/captions.csv").write_text("image,caption\n000.png,one\n001.png,two\na/000.png,three\n")
+    found = find_loose_pairs(str(tmp_path / "photos"))
+    assert found.captions == {"a/000.png": ["three"], "c/deep/001.png": ["two"]}
+    assert ("captions of images that do not exist", 1) in [(part.kind, part.count) for part in found.left_out]
+
+
+def test_a_broken_table_of_a_set_is_not_replaced_by_another_one(tmp_path):
+    """The captions of the held-out images would become those to train on."""
+    for broken in PARTS:
+        page_data.put_pairs(tmp_path / broken)
+        (tmp_path / broken / f"{broken}_anno.csv").write_text("image;image_id;caption;caption_id\n1.png;1;a, b;1\n")
+        with pytest.raises(DataError, match=f"{broken}_anno.csv cannot be read"):
+            new_project("clip", [tmp_path / broken], tmp_path / "made", hours=None)
+
+
 def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):
     photos = put_photos(tmp_path / "photos", 30)
     with pytest.raises(DataError, match="has a caption \\(images: 30\\)") as caught:

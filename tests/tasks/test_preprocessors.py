@@ -73,6 +73,8 @@ def test_rekey_takes_the_named_keys_only():
 def test_format_strings_keep_the_other_keys():
     made = format_strings(inputs="translate {src} to {{x}}: {n:.1f}")({"src": "a", "n": 2.26})
     assert made == {"src": "a", "n": 2.26, "inputs": "translate a to {x}: 2.3"}
+    with pytest.raises(ValueError, match="'n' is null"):
+        format_strings(inputs="{src} {n}")({"src": "a", "n": None})
     with pytest.raises(ConfigError, match="has a field without a name"):
         format_strings(inputs="{}")
     with pytest.raises(ConfigError, match=r"pattern inputs='\{a'"):

@@ -59,6 +59,16 @@ def test_columns_give_first_words_and_last_labels(sentences, tmp_path_factory):
         assert {label for row in found for label in row["column2"]} == {"middle"}
 
 
+def test_comments_before_a_sentence_are_no_words(tmp_path):
+    """A comment of MultiCoNER has as many fields as its rows of words."""
+    text = "# id 7c8 domain=train\n#1 _ _ B-X\n# _ _ O\n\n# sent_id = 5\n# text = # a\n# _ _ O\n"
+    (tmp_path / "a.conll").write_text(text)
+    assert [(row["words"], row["tags"]) for row in rows(tmp_path / "a.conll")] == [
+        (["#1", "#"], ["B-X", "O"]),
+        (["#"], ["O"]),
+    ]
+
+
 def test_json_lines_are_rows_as_they_are(tmp_path):
     row = {"words": ["a", "b"], "tags": ["X", "Y"]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))

@@ -99,6 +99,14 @@ def test_control_pieces_in_documents_are_text_or_control_as_in_the_original_libr
         encode_corpus([tmp_path / "in.jsonl"], folder, tmp_path / "ids", EncodeSettings(splitter="none"))
 
 
+@pytest.mark.parametrize(("text", "is_reported"), [("the boat, the man. " * 9, False), ("ᚠᛇᚻ ᛒᛦᚦ the", True)])
+def test_text_that_the_vocabulary_cannot_represent_is_reported(wordpiece, tmp_path, text, is_reported):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}))
+    notes = Notes()
+    encode_corpus([tmp_path / "a.jsonl"], wordpiece, tmp_path / "out", SPLITTER, workers=1, progress=notes)
+    assert any("67% of the tokens are [UNK]" in line for line in notes.lines) == is_reported
+
+
 def test_a_corpus_without_control_pieces_does_not_mention_them(corpus, unigram, tmp_path):
     notes = Notes()
     manifest = encode_corpus([corpus], unigram, tmp_path / "out", SPLITTER, workers=1, progress=notes)["train"]

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from pretrainkit.cli.options import Branch, DryPush, Json, Private, print_path, print_upload
 from pretrainkit.cli.stages import amount, shown_stages
-from pretrainkit.errors import DataError, InputError, import_optional
+from pretrainkit.errors import DataError, InputError, MissingSplitError, import_optional
 
 if TYPE_CHECKING:
     from pretrainkit.recipes.capabilities import ReadsPairs
@@ -270,7 +270,7 @@ def _open(
     for part in parts:
         try:
             pairs = open_pairs(split=part)
-        except DataError as error:
+        except MissingSplitError as error:
             failures.append(error)
             continue
         if all(

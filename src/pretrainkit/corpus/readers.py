@@ -23,6 +23,7 @@ from pretrainkit.files.sources import (
     OnBytes,
     SourceFile,
     explained_table_errors,
+    likely_encoding,
     open_source,
     plain_chunks,
     split_lines,
@@ -109,8 +110,9 @@ def _texts(
             lines = decoded_lines(split_lines(chunks, source.address), source.address, skips)
             return ((text, {}) for text in wiki_articles(lines, source.address, skips, compat))
     raise DataError(
-        f"{source.address}: {source.format} is not a format of documents\n"
-        "  only `pretrainkit corpus count-words` reads word counts (.tsv); if the file has text, give it another suffix"
+        f"{source.address}: a table ({source.suffix}) is not a file of documents\n"
+        "  only `pretrainkit corpus count-words` reads word counts (.tsv); write a column of text as JSON "
+        "lines or parquet"
     )
 
 
@@ -220,7 +222,7 @@ def utf8_detail(error: UnicodeDecodeError) -> str:
     """Return a message that names the wrong byte of a line and how to fix the file."""
     return (
         f"byte {error.start} of the line is 0x{error.object[error.start]:02x}: {error.reason}; "
-        "convert the file to UTF-8 (for example iconv -f WINDOWS-1252 -t UTF-8)"
+        f"convert the file to UTF-8 (for example iconv -f {likely_encoding(error.object)} -t UTF-8)"
     )
 
 

@@ -26,6 +26,7 @@ from pretrainkit.files.sources import (
     FORMAT_OF_SUFFIX,
     SourceFile,
     explained_table_errors,
+    files_below,
     find_sources,
     open_parquet,
     plain_chunks,
@@ -237,7 +238,7 @@ def _candidates(paths: Sequence[str]) -> tuple[list[SourceFile], list[LeftOut]]:
     seen = set[str]()
     for source in find_sources(paths):
         suffix = _suffix(source.address)
-        is_table = suffix not in (".tsv", ".bz2") and Path(source.address).suffix.lower() in FORMAT_OF_SUFFIX
+        is_table = suffix not in (".tsv", ".csv", ".bz2") and Path(source.address).suffix.lower() in FORMAT_OF_SUFFIX
         is_known = suffix in PLAIN_SUFFIXES or is_table or suffix in DUMP_SUFFIXES
         if source.address in seen:
             continue
@@ -247,7 +248,7 @@ def _candidates(paths: Sequence[str]) -> tuple[list[SourceFile], list[LeftOut]]:
         else:
             unknown.setdefault(suffix or "no suffix", []).append(source.address)
     folders = [Path(path) for path in paths if os.path.isdir(path)]
-    others = sorted({str(file) for folder in folders for file in folder.rglob("*") if file.is_file()} - seen)
+    others = sorted({str(file) for folder in folders for file in files_below(folder)} - seen)
     unlisted = (
         [LeftOut("hidden files, manifests, README and LICENSE files", len(others), tuple(others[:3]))] if others else []
     )

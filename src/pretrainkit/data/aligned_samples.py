@@ -246,8 +246,9 @@ def _check_equal(path: str, first: _Stream, other: _Stream) -> None:
 
 
 def read_map(content: bytes, name: str) -> NDArray[Any]:
-    """Return the first channel of an image at full bit depth (palette indices of a palette image), or a stored array,
-    (H, W). Raises DataError if the file is damaged, has another shape, or contains NaN."""
+    """Return the values of a grey image at full bit depth (palette indices of a palette image), or a stored array,
+    (H, W). A grey image may be stored as colours. Raises DataError if the file is damaged, has colours or another
+    shape, or contains NaN."""
     if content[: len(_NUMPY)] == _NUMPY:
         array = read_array(content, name)
         if array.ndim != 2:
@@ -260,7 +261,14 @@ def read_map(content: bytes, name: str) -> NDArray[Any]:
         values = np.asarray(_open(content))
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise _broken_image(name, error) from error
-    return values if values.ndim == 2 else values[..., 0]
+    if values.ndim == 2:
+        return values
+    if values.shape[2] > 2 and (values[..., :1] != values[..., 1:3]).any():
+        raise DataError(
+            f"{name} has colours, but a map has one number per pixel\n"
+            "  write the classes or depths themselves, as a grey image or .npy"
+        )
+    return values[..., 0]
 
 
 def map_size(content: bytes, name: str) -> tuple[int, int]:

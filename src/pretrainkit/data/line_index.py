@@ -73,7 +73,7 @@ def index_records(source: SourceFile) -> LineIndex:
 
 def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
     is_local = "://" not in source.address
-    is_plain = is_local and not source.address.endswith((".zst", ".gz"))
+    is_plain = is_local and source.suffix not in (".zst", ".gz")
     address = str(Path(source.address).absolute()) if is_local else source.address
     identity = [_FORMAT, address, source.num_bytes, source.stamp, *([kind] if kind else [])]
     kept = cache_folder() / "tasks" / hashlib.blake2b(json.dumps(identity).encode(), digest_size=12).hexdigest()

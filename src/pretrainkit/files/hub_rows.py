@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.errors import DataError, import_optional
+from pretrainkit.errors import DataError, MissingSplitError, import_optional
 from pretrainkit.files.sources import HubSet, explained_read_errors, hub_splits
 
 
@@ -23,7 +23,7 @@ def hub_rows(hub_set: HubSet, names: Sequence[str]) -> Any:
         raise
     split = next((name for name in names if name in splits), None)
     if split is None:
-        raise DataError(
+        raise MissingSplitError(
             f"{hub_set.address} has no split {' or '.join(names)}; it has {', '.join(splits)}\n"
             "  choose one: write split: NAME next to its path"
         )

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,10 +26,11 @@ from pretrainkit.files.manifest import MANIFEST_NAME, verify
 _log = logging.getLogger(__name__)
 
 DocumentFormat = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet"]
-Format = DocumentFormat | Literal["arrow", "tsv"]
+Format = DocumentFormat | Literal["arrow", "tsv", "csv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
 whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a
-MediaWiki XML dump. arrow: a file of a folder that `datasets` saved. tsv: word counts (only for counting)."""
+MediaWiki XML dump. arrow: a file of a folder that `datasets` saved. tsv: word counts (only for counting). csv: a table,
+which is not read."""
 
 FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -39,6 +41,7 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".tsv": "tsv",
+    ".csv": "csv",
 }
 """Format by the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Other files are BERT text, except dumps."""
 _DUMPS = (".xml", ".xml.bz2", ".xml.gz")
@@ -93,6 +96,11 @@ class SourceFile:
     """Origin of a temporary copy, used instead of its address and stamp; JSON, with a "name"."""
 
     @property
+    def suffix(self) -> str:
+        """The last suffix in lower case, such as ".gz". It decides how the file is decompressed."""
+        return Path(self.address).suffix.lower()
+
+    @property
     def identity(self) -> list[Any]:
         """Values by which a stage detects that its input has changed."""
         place = [self.stamp, self.dataset] if self.origin is None else []
@@ -129,9 +137,13 @@ def find_sources(
             advice = f"check the spelling; patterns are relative to {os.getcwd()}"
             raise DataError(f"input {pattern!r} {problem}\n  {advice}")
         for address, num_bytes, stamp in matches:
-            by_name = "dump" if address.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(address).suffix, "text")
+            name = address.lower()
+            by_name = "dump" if name.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(name).suffix, "text")
             resolved = by_name if format == "auto" else format
             sources.append(SourceFile(address, resolved, num_bytes, stamp, dataset, options=options))
+    counts = Counter(os.path.abspath(source.address) for source in sources)
+    if twice := [address for address, count in counts.items() if count > 1]:
+        _log.warning("files given several times: %d, such as %s", len(twice), twice[0])
     return sources
 
 
@@ -139,16 +151,14 @@ def find_splits(inputs: Sequence[str | Path]) -> dict[str, Sequence[str | Path]]
     """Return the inputs of the splits "train" and (if there is one) "valid" of the only input.
 
     The input is a folder or a data set of the hub; without a split "train", the result is empty. A validation split may
-    also be named "validation" or "dev". Other splits are not read, which is logged.
+    also be named "validation" or "dev". Other splits, and files beside them, are not read, which is logged.
     """
     if len(inputs) != 1:
         return {}
     address = str(inputs[0])
     splits: Mapping[str, Sequence[str | Path]] = hub_splits(address)
     if not splits and "://" not in address and (Path(address) / "train").is_dir():
-        splits = {path.name: [path] for path in sorted(Path(address).iterdir()) if path.is_dir()}
-        has_saved = (Path(address) / "dataset_dict.json").is_file()
-        splits = splits if has_saved else {name: paths for name, paths in splits.items() if name in ("train", "valid")}
+        splits = {path.name: [path] for path in sorted(Path(address).iterdir()) if _is_data(path.name)}
     if "train" not in splits:
         return {}
     valid = next((name for name in _VALID_NAMES if name in splits), None)
@@ -226,8 +236,7 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
                 raise DataError(f"{name} contains several splits\n  name one of them: {', '.join(splits)}")
             if _manifest_of(name).get("kind") == "corpus":
                 verify(name, checksums=False)
-            inside = (path for path in name.rglob("*") if path.is_file())
-            paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
+            paths += (path for path in files_below(name) if _is_data(path.relative_to(name).as_posix()))
     _check_finished(paths)
     hashes = _shard_hashes(paths)
     files = ((path, path.stat()) for path in paths)
@@ -235,6 +244,33 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
         (str(path), status.st_size, hashes.get((path, status.st_size), str(status.st_mtime_ns)))
         for path, status in files
     ]
+
+
+def files_below(folder: Path, seen: set[str] | None = None) -> list[Path]:
+    """Return the files in a folder and below, sorted, also in linked folders. A folder to which several links lead is
+    read once; `seen` has those that were read before. Raises DataError if a folder cannot be read, or a link that is
+    not hidden leads nowhere."""
+    seen, real = set() if seen is None else seen, os.path.realpath(folder)
+    if real in seen:
+        return []
+    seen.add(real)
+    files: list[Path] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                path = folder / entry.name
+                if entry.is_dir():
+                    files += files_below(path, seen)
+                elif entry.is_file():
+                    files.append(path)
+                elif entry.is_symlink() and not entry.name.startswith("."):
+                    raise DataError(
+                        f"{path} is a link to {os.path.realpath(path)}, which does not exist\n"
+                        "  if the data was moved, link its new place; otherwise remove the link"
+                    )
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror}\n  check that you may read it") from error
+    return files
 
 
 def _shard_hashes(paths: Sequence[Path]) -> dict[tuple[Path, int], str]:
@@ -371,19 +407,19 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
     """Yield the decompressed bytes of a file in pieces of about a megabyte. Raises DataError if the file is truncated,
     or not compressed as its name says."""
     with open_source(source.address) as file:
-        packed = source.address.endswith((".zst", ".gz"))
+        packed = source.suffix in (".zst", ".gz")
         if source.begin is not None:
             file.seek(source.begin)
         left = None if source.begin is None else source.num_bytes
         raw = _raw_chunks(file, source.address, left, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
-        if source.address.endswith(".zst"):
+        if source.suffix == ".zst":
             import zstandard
 
             # We decode frame by frame, because the library's stream reader treats a truncated frame as the end of the
             # file.
             decoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
             yield from _frames(raw, source.address, "zstd", decoder, zstandard.ZstdError)
-        elif source.address.endswith(".gz"):
+        elif source.suffix == ".gz":
             yield from _frames(raw, source.address, "gzip", partial(zlib.decompressobj, wbits=31), zlib.error)
         else:
             yield from raw
@@ -451,6 +487,12 @@ def split_lines(chunks: Iterator[bytes], address: str) -> Iterator[bytes]:
             rest, num_bytes = [lines[-1]], len(lines[-1])
     if last := b"".join(rest):
         yield last
+
+
+def likely_encoding(first: bytes) -> str:
+    """Return the likely encoding of a text that is not UTF-8, from its first bytes."""
+    # Neither of the bytes occurs in UTF-8. Together they are the byte order mark of UTF-16.
+    return "UTF-16" if first.startswith((b"\xff\xfe", b"\xfe\xff")) else "WINDOWS-1252"
 
 
 def too_large(address: str, has: str) -> DataError:

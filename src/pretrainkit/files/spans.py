@@ -35,7 +35,7 @@ def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFi
     begins, so a plain dump can be cut anywhere.
     """
     num = source.num_bytes // span_bytes
-    can_cut = source.format in ("jsonl", "dump") and not source.address.endswith((".zst", ".gz"))
+    can_cut = source.format in ("jsonl", "dump") and source.suffix not in (".zst", ".gz")
     if num < 2 or not can_cut or "://" in source.address:
         return [source]
     places = [source.num_bytes * index // num for index in range(1, num + 1)]
@@ -43,7 +43,7 @@ def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFi
     with open_source(source.address) as file:
         if source.format == "jsonl":
             possible = [_line_start(file, place) for place in places[:-1]]
-        elif source.address.endswith(".bz2"):
+        elif source.suffix == ".bz2":
             possible = [_stream_start(file, place, stop) for place, stop in pairwise(places)]
     cuts = sorted({0, *(cut for cut in possible if cut is not None), source.num_bytes})
     if len(cuts) == 2:

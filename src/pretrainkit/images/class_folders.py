@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import files_below
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff"})
 """File name extensions of images."""
@@ -31,11 +32,8 @@ def image_files(folder: Path) -> list[Path]:
     folder does not exist or contains no image."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder of images")
-    files = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-    )
+    files = [path for path in files_below(folder) if path.suffix.lower() in SUFFIXES]
+    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     if not files:
         raise DataError(f"{folder} contains no image\n  supported extensions: {', '.join(sorted(SUFFIXES))}")
     return files

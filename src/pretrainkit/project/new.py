@@ -153,7 +153,9 @@ def _absolute(data: Sequence[str | Path]) -> tuple[str, ...]:
         names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
         if not names:
             raise InputError(f"there is no file or folder {given}\n  check the spelling")
-        if not any(os.path.isfile(name) or any(files for _, _, files in os.walk(name)) for name in names):
+        if not any(
+            os.path.isfile(name) or any(files for _, _, files in os.walk(name, followlinks=True)) for name in names
+        ):
             raise InputError(f"{given} contains no file\n  give a folder with data")
         absolute += names
     if not absolute:

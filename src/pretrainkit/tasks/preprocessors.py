@@ -38,7 +38,18 @@ class FormatStrings:
     patterns: Mapping[str, str]
 
     def __call__(self, example: Mapping[str, Any]) -> Example:
-        return {**example, **{key: pattern.format_map(example) for key, pattern in self.patterns.items()}}
+        values = NotNull(example)
+        return {**example, **{key: pattern.format_map(values) for key, pattern in self.patterns.items()}}
+
+
+class NotNull(dict[str, Any]):
+    """Values of an example. A null raises ValueError, because as a text it would be the word None."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if value is None:
+            raise ValueError(f"{name!r} is null")
+        return value
 
 
 def format_strings(**patterns: str) -> FormatStrings:

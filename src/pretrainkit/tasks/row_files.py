@@ -6,8 +6,10 @@ https://aclanthology.org/W03-0419; Rajpurkar et al. 2016, https://arxiv.org/abs/
 """
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ _PACKED = ("gz", "zst")
 _CONLLU_FIELDS = ("id", "words", "lemma", "upos", "xpos", "feats", "heads", "relations", "deps", "misc")
 _KEPT = ("words", "lemma", "upos", "xpos", "heads", "relations")
 _NEW_DOCUMENT = "-DOCSTART-"
+_COMMENT = re.compile(r"#\s+id\s|#\s*\w+\s*=")
+"""Begin of a line about a sentence, before its words: `# id 5 domain=train` in MultiCoNER, `# sent_id = 5`. Other lines
+may begin with the word #."""
 
 
 def open_rows(path: str | Path, split: str) -> TaskSource:
@@ -132,10 +137,11 @@ class Conllu(_Sentences):
 
 class WordColumns(_Sentences):
     """Sentences of files with a word and its labels per line, separated by spaces or tabs, as in CoNLL-2003 and
-    MasakhaNER: `words`, `tags` (the last column) and `column2`, `column3` and so on. Lines that begin with -DOCSTART-
-    are ignored. Also `.gz`."""
+    MasakhaNER: `words`, `tags` (the last column) and `column2`, `column3` and so on. Lines that begin with -DOCSTART-,
+    and comments before the words of a sentence, are ignored. Also `.gz`."""
 
     def _row(self, lines: list[tuple[int, str]], path: str) -> Example:
+        lines = list(dropwhile(lambda line: _COMMENT.match(line[1]), lines))
         numbered = [(number, line.split()) for number, line in lines if not line.startswith(_NEW_DOCUMENT)]
         fields = [words for _, words in numbered]
         width = len(fields[0]) if fields else 1

@@ -22,7 +22,14 @@ from pretrainkit.data.tar import TarReader
 from pretrainkit.errors import DataError, import_optional
 from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.files.sources import SourceFile, explained_table_errors, find_sources, open_parquet, plain_chunks
+from pretrainkit.files.sources import (
+    SourceFile,
+    explained_table_errors,
+    find_sources,
+    likely_encoding,
+    open_parquet,
+    plain_chunks,
+)
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
@@ -272,7 +279,8 @@ def _decoded(line: bytes, place: str) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{place} is not UTF-8: {error.reason}\n  convert the file (for example iconv -f WINDOWS-1252 -t UTF-8)"
+            f"{place} is not UTF-8: {error.reason}\n"
+            f"  convert the file (for example iconv -f {likely_encoding(line)} -t UTF-8)"
         ) from error
 
 

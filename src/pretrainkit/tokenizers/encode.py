@@ -47,6 +47,8 @@ from pretrainkit.workers.engine import LOCAL, Engine, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 
 MAX_SHARDS = 1024
+_LARGE_UNKNOWN = 0.01
+"""Share of unknown tokens above which a warning is shown."""
 _Split = tuple[list[SourceFile], str | None]
 """The files of a split, and the fingerprint of their corpus folder (None if they are not in one)."""
 
@@ -199,6 +201,7 @@ def _encode_split(
         empty = sum((Counter[str](record["empty"]) for record in records), Counter())
         num_with_control = sum(record.get("with_control", 0) for record in records)
         entries = [record["entry"] for record in records]
+        unknown = sum(record.get("unknown", 0) for record in records) / max(1, sum(e["num_tokens"] for e in entries))
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         if not sum(entry["num_documents"] for entry in entries):
@@ -212,6 +215,12 @@ def _encode_split(
             )
         if num_with_control:
             progress.note(_about_control_pieces(name, tokenizer, num_with_control, settings.control_pieces))
+        if unknown > _LARGE_UNKNOWN:
+            piece = tokenizer.pieces()[tokenizer.special.unk]
+            progress.note(
+                f"warning: {name}: {unknown:.0%} of the tokens are {piece}: the vocabulary cannot represent their text"
+                "; train one on this text (pretrainkit tokenizer train; unigram and bpe represent any text)"
+            )
         copy_tokenizer(tokenizer.folder, out / TOKENIZER_FOLDER, punkt)
         content = fingerprint([entry["sha256"]["hashes"] for entry in entries])
         manifest = finish_shards(

@@ -142,6 +142,15 @@ def test_an_unknown_label_is_not_taken_for_the_number_of_a_class():
     assert numbered(["5", 1], ("1", "2", "5")).tolist() == [2, 0]
     with pytest.raises(DataError, match="without a class: 0"):
         numbered(["0"], ("1", "2", "5"))
+    with pytest.raises(DataError, match="without a class: 1"):
+        numbered([1], ("0.5", "1.5"))
+
+
+def test_whole_numbers_of_a_table_with_gaps_are_the_same_classes():
+    """pandas stores 1 to 3 as 1.0 to 3.0 where a label is missing."""
+    assert classes_of([3.0, 1.0, 2.0]) == classes_of([1, 2, 3]) == ("1", "2", "3")
+    assert numbered([2, 2.0, "2"], ("1", "2", "3")).tolist() == [1, 1, 1]
+    assert numbered([2.0, "2.0"], ("1.0", "2.0")).tolist() == [1, 1]  # classes of an older run
 
 
 @pytest.mark.parametrize("label", ["nan", float("nan"), float("inf"), 1e39])
@@ -162,6 +171,8 @@ def test_minus_one_and_minus_are_ordinary_labels_in_own_files(tmp_path):
         assert read_labels(labels, own, tmp_path / "rows.jsonl") == labels
     with pytest.raises(DataError, match="row 1 of train has no label"):
         read_labels([0, None], own, tmp_path / "rows.jsonl")
+    with pytest.raises(DataError, match="row 1 of train has no label"):
+        read_labels([0, float("nan")], own, tmp_path / "rows.jsonl")
     with pytest.raises(DataError, match="row 1 of train has no label"):
         read_labels([1, -1], replace(TASKS["cola"], texts=(("t",),)), tmp_path / "rows.jsonl")
 

@@ -178,6 +178,15 @@ def test_other_weights_are_another_question(export, tmp_path):
         pretrainkit.infer(tmp_path / "other", tmp_path / "out.jsonl", input=tmp_path / "a.txt", **SHORT)
 
 
+@pytest.mark.parametrize(("row", "reason"), [({"y": "b"}, "no key 'x'"), ({"x": None, "y": "b"}, "'x' is null")])
+@pytest.mark.parametrize("inputs", ["x", "say {x}"])
+def test_a_row_without_an_input_is_not_answered_as_another_text(export, tmp_path, row, reason, inputs):
+    """It would be the name of the column, or the word None."""
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps({'x': 'the boat', 'y': 'a'})}\n{json.dumps(row)}\n")
+    with pytest.raises(InputError, match=f"for example 1: .*{reason}"):
+        pretrainkit.infer(export, tmp_path / "out.jsonl", input=tmp_path / "a.jsonl", inputs=inputs, **SHORT)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

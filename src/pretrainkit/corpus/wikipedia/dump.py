@@ -113,9 +113,9 @@ def _unpacked(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[P
         if begin := source.begin or 0:
             file.seek(begin)
         end = None if source.begin is None else begin + source.num_bytes
-        if source.address.endswith(".bz2"):
+        if source.suffix == ".bz2":
             yield from _bz2_pieces(file, begin, end, source, skips, on_bytes)
-        elif source.address.endswith(".gz"):
+        elif source.suffix == ".gz":
             yield from _gz_pieces(file, source, skips, on_bytes)
         else:
             yield from _plain_pieces(file, begin, end, on_bytes)

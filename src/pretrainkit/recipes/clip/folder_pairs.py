@@ -5,6 +5,7 @@ same for valid. img2dataset (https://github.com/rom1504/img2dataset) writes numb
 `00000/`, with `00000.parquet` and `00000_stats.json` beside them. Failed downloads are counted and left out.
 """
 
+import csv as strict_csv
 import json
 import os
 from collections import Counter
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, MissingSplitError
 from pretrainkit.files.sources import explained_table_errors
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
@@ -74,7 +75,7 @@ def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
     folder, names = Path(source.path), split_names(source, split)
     name = next((name for name in names if (folder / f"{name}_anno.csv").is_file()), None)
     if name is None:
-        raise DataError(
+        raise MissingSplitError(
             f"data.{split}: there is no {folder / f'{names[0]}_anno.csv'}\n"
             "  a set needs this file beside the folder of images; for another split of the set, give split: NAME"
         )
@@ -100,12 +101,27 @@ def _csv_table(path: Path) -> pa.Table:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise pa.ArrowInvalid(f"it has several columns {', '.join(twice)}")
         as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False)
-        return csv.read_csv(path, parse_options=options, convert_options=as_text)
+        table = csv.read_csv(path, parse_options=options, convert_options=as_text)
+        if any(pc.any(pc.match_substring(column, "\n")).as_py() for column in table.columns):
+            _check_quotes(path)
+        return table
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read as a table: {str(error)[:300]}\n"
             "  it must be UTF-8 and separated by commas, with a line of column names; quote captions with commas"
         ) from error
+
+
+def _check_quotes(path: Path) -> None:
+    """Raise ArrowInvalid if a quotation mark within a value may have joined several rows into one, which Arrow's reader
+    does not notice."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = strict_csv.reader(file, strict=True)
+        try:
+            for _ in rows:
+                pass
+        except strict_csv.Error as error:
+            raise pa.ArrowInvalid(f"line {rows.line_num}: {error}; a quotation mark in a value is doubled") from error
 
 
 def _ids(table: pa.Table, column: str, path: Path, *, is_needed: bool) -> pa.Array | None:
@@ -143,7 +159,7 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
         return pairs
     tables = [_shard(folder, path, source) for path in sorted(folder.glob("*.parquet"))]
     if not tables:
-        raise DataError(
+        raise MissingSplitError(
             f"data.{split}: {folder} has neither tars nor tables (*.parquet) of img2dataset\n"
             "  give an output folder with output_format webdataset or files"
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pretrainkit.errors import DataError, import_optional
+from pretrainkit.errors import DataError, MissingSplitError, import_optional
 from pretrainkit.files.hub_rows import hub_rows
 from pretrainkit.files.sources import explained_table_errors, hub_set
 from pretrainkit.recipes.clip.config import ClipSourceConfig
@@ -92,7 +92,7 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
         return dataset
     name = next((name for name in names if name in dataset), None)
     if name is None:
-        raise DataError(
+        raise MissingSplitError(
             f"{field}: {path} has no split {' or '.join(names)}; it has {', '.join(dataset)}\n"
             "  choose one: write split: NAME next to its path"
         )

@@ -6,13 +6,16 @@ import csv
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import files_below
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 
 IMAGE_COLUMNS = ("image", "filepath", "file_name", "filename", "image_path", "image_name", "path")
@@ -46,16 +49,16 @@ class LoosePairs:
 
 def find_loose_pairs(folder: str) -> LoosePairs:
     """Find images and captions below a folder. Raises DataError if there are no images, or none has a caption."""
-    files = [
-        os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names
-    ]
+    files = [path.relative_to(folder).as_posix() for path in files_below(Path(folder))]
     images = sorted(name for name in files if name.lower().endswith(tuple(f".{ending}" for ending in IMAGE_ENDINGS)))
     if not images:
         raise DataError(f"{folder} has no images ({', '.join(IMAGE_ENDINGS)})\n  give a folder with images")
     captions: dict[str, list[str]] = {}
     num_unknown, unknown = 0, ""
     broken: list[str] = []
-    by_name = {Path(image).name: image for image in images}
+    # A name alone stands for an image only if no other folder has one of this name.
+    counts = Counter(Path(image).name for image in images)
+    by_name = {Path(image).name: image for image in images if counts[Path(image).name] == 1}
     known = set(images)
     for table in sorted(name for name in files if name.lower().endswith(_TABLES)):
         for name, caption in _rows(folder, table, broken):
@@ -68,7 +71,11 @@ def find_loose_pairs(folder: str) -> LoosePairs:
     for image in images:
         text = Path(folder, image).with_suffix(".txt")
         if image not in captions and text.is_file():
-            lines = text.read_text(encoding="utf-8", errors="replace").splitlines()
+            try:
+                lines = text.read_text(encoding="utf-8-sig").splitlines()
+            except UnicodeDecodeError:
+                broken.append(text.relative_to(folder).as_posix())
+                continue
             if texts := [line.strip() for line in lines if line.strip()]:
                 captions[image] = texts
     if not captions:
@@ -89,7 +96,7 @@ def find_loose_pairs(folder: str) -> LoosePairs:
 def _rows(folder: str, table: str, broken: list[str]) -> Iterable[tuple[str, str]]:
     """Yield image ("" if it is missing) and caption of each row with a caption; nothing if the file is not a table with
     these columns. Rows that cannot be read are added to `broken`, as FILE:LINE."""
-    with open(os.path.join(folder, table), encoding="utf-8-sig", errors="replace", newline="") as file:
+    with open(os.path.join(folder, table), encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         if table.lower().endswith(".jsonl"):
             rows: Iterable[dict[str, Any]] = _objects(file, table, broken)
         else:
@@ -102,19 +109,32 @@ def _rows(folder: str, table: str, broken: list[str]) -> Iterable[tuple[str, str
                 yield str(image or "").strip(), str(text).strip()
 
 
-def _table_rows(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
-    reader = csv.DictReader(lines, delimiter="\t" if table.lower().endswith(".tsv") else ",")
+def _table_rows(file: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
+    lines = list(file)
+    read = partial(csv.DictReader, delimiter="\t" if table.lower().endswith(".tsv") else ",", strict=True)
+    reader = read(lines)
     try:
-        is_table = any(name in CAPTION_COLUMNS for name in reader.fieldnames or ())
+        names = reader.fieldnames or ()
     except csv.Error:  # a text with a line that is too long for a header
-        is_table = False
-    while is_table:
+        return
+    if not any(name in CAPTION_COLUMNS for name in names):
+        return
+    num_before = 0  # lines before those of the reader
+    while True:
+        begin = num_before + reader.line_num
         try:
-            yield next(reader)
+            row = next(reader)
         except StopIteration:
             return
-        except csv.Error:  # a field is too long, such as after a quotation mark that is not closed
-            broken.append(f"{table}:{reader.line_num + 1}")
+        except csv.Error:  # such as after a quotation mark that is not closed; the next line may begin a row
+            broken.append(f"{table}:{begin + 1}")
+            num_before = begin + 1
+            reader = read((lines[number] for number in range(num_before, len(lines))), names)
+            continue
+        if _is_utf8("".join(map(str, row.values()))):
+            yield row
+        else:
+            broken.append(f"{table}:{begin + 1}")
 
 
 def _objects(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
@@ -123,10 +143,15 @@ def _objects(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[di
             value = json.loads(line)
         except (ValueError, RecursionError):
             value = None
-        if isinstance(value, dict):
+        if isinstance(value, dict) and _is_utf8(line):
             yield value
         elif line.strip():
             broken.append(f"{table}:{number}")
+
+
+def _is_utf8(text: str) -> bool:
+    """Return False if the text has bytes that are not UTF-8; they were read as halves of surrogate pairs."""
+    return not any("\udc80" <= character <= "\udcff" for character in text)
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pretrainkit.data.tar import is_address
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, MissingSplitError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import open_csv, open_img2dataset
 from pretrainkit.recipes.clip.huggingface_pairs import HUB, open_huggingface
@@ -65,7 +65,7 @@ def detect_format(source: ClipSourceConfig, split: Split) -> Format:
         if tables := list(folder.glob("*.parquet")):
             is_sharded = any(file.with_suffix("").is_dir() or file.with_suffix(".tar").is_file() for file in tables)
             return "img2dataset" if is_sharded else "huggingface"
-    raise DataError(
+    raise MissingSplitError(
         f"data.{split}: {source.path} is not a set of image-text pairs\n"
         f"  it should have {names[0]}_anno.csv with a folder of images beside it, *.tar "
         "(webdataset), *_stats.json (img2dataset), or *.parquet or a saved data set (Hugging Face)"

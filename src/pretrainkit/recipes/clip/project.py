@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.corpus.survey import LeftOut
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, MissingSplitError
 from pretrainkit.recipes.clip.checks import check_held_out
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.loose_pairs import LoosePairs, find_loose_pairs
@@ -153,12 +153,14 @@ def _find(path: str, names: Collection[str], request: ProjectRequest) -> PairSet
     except DataError as error:
         if not os.path.isdir(path):
             raise DataError(f"{path} is not a set of image-text pairs\n  {error}") from error
+        if not isinstance(error, MissingSplitError):
+            raise
         return _find_loose(find_loose_pairs(path), name, request)
     try:
         valid = open_pairs(ClipSourceConfig(path=path), "valid")
         if valid.fingerprint != opened["train"].fingerprint:
             opened["valid"] = valid
-    except DataError:
+    except MissingSplitError:
         pass  # nothing is held out yet
     if "valid" in opened:
         check_held_out([opened["train"]], [opened["valid"]])

@@ -26,7 +26,7 @@ from pretrainkit.data.tar import (
     members_of,
     opened_archive,
 )
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, MissingSplitError
 from pretrainkit.files.manifest import expected_form
 from pretrainkit.files.sources import explained_read_errors
 from pretrainkit.recipes.clip.config import ClipSourceConfig
@@ -148,7 +148,7 @@ def _find(source: ClipSourceConfig, split: Split) -> list[str]:
         problem = (
             f"{len(missing)} of {len(archives)} archives are missing, such as {missing[0]}" if archives else "no *.tar"
         )
-        raise DataError(
+        raise (DataError if archives else MissingSplitError)(
             f"data.{split}: {source.path}: {problem}\n  patterns are relative to {os.getcwd()}; "
             "{00..09} matches numbers, * matches anything"
         )

@@ -15,6 +15,7 @@ from typing import Any
 from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.data.aligned_samples import IMAGE_SUFFIXES, read_map
 from pretrainkit.errors import DataError
+from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.readers import JSON_SUFFIXES, boxes_of, texts_of
@@ -227,7 +228,7 @@ def _read_boxes(content: bytes, name: str, facts: Facts) -> None:
 
 
 _READ: Mapping[str, Callable[[bytes, str, Facts], Any]] = {
-    "rgb": lambda content, name, facts: read_map(content, name),
+    "rgb": lambda content, name, facts: open_image(content, name=name).decode(),
     "depth": lambda content, name, facts: read_map(content, name),
     "seg": _read_seg,
     "caption": _read_caption,

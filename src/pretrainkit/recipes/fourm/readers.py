@@ -5,6 +5,7 @@ Your own reader is an object of a subclass of `Reader`. Name it in the modality 
 Dimensions: P patches of a grid, H x W pixels, C channels, L vectors of E numbers.
 """
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -368,14 +369,20 @@ def _json(content: bytes, name: str) -> Any:
         raise DataError(f"{name} is not valid JSON: {error}\n  replace the file or leave out its sample") from error
 
 
+def _json_or_text(content: bytes, name: str) -> Any:
+    if content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
+        with contextlib.suppress(DataError):  # a text may begin with a bracket
+            return _json(content, name)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8: {error.reason}\n  convert it, or leave out its sample") from error
+
+
 def texts_of(content: bytes, name: str) -> list[str]:
     """Return all texts of a caption file, at least one."""
-    value: Any = content.decode(errors="replace")
-    if name.endswith(JSON_SUFFIXES):
-        value = _json(content, name)
-    elif content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
-        with contextlib.suppress(DataError):  # a text may begin with a bracket
-            value = _json(content, name)
+    content = content.removeprefix(codecs.BOM_UTF8)
+    value = _json(content, name) if name.endswith(JSON_SUFFIXES) else _json_or_text(content, name)
     value = value if isinstance(value, list) else [value]
     texts = [item["caption"] if isinstance(item, dict) and "caption" in item else item for item in value]
     if not texts or not all(isinstance(text, str) for text in texts):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pretrainkit.corpus.stats import script_of
 from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.files.sources import files_below
 from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal, Stage
 from pretrainkit.recipes.text_projects import CORPUS, prepare_text, size, training_decisions
 from pretrainkit.rendering.config import EngineName, RendererConfig, Strategy
@@ -127,11 +128,11 @@ def _fonts(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the given fonts, and the fonts in given folders."""
     given = [path for path in paths if path.lower().endswith(SUFFIXES)]
     inside = [
-        os.path.join(folder, name)
+        str(file)
         for path in paths
-        for folder, _, names in sorted(os.walk(path))
-        for name in sorted(names)
-        if name.lower().endswith(SUFFIXES)
+        if os.path.isdir(path)
+        for file in files_below(Path(path))
+        if file.name.lower().endswith(SUFFIXES)
     ]
     return given, inside
 

@@ -22,7 +22,7 @@ from pretrainkit.recipes.t5.predictor import Answer, Predictor
 from pretrainkit.recipes.t5.task_source import declared_features, run_tasks, task_names
 from pretrainkit.recipes.t5.texts import SENTINEL, decode, encode, fill, vocabulary_of
 from pretrainkit.tasks.identity import identity
-from pretrainkit.tasks.preprocessors import format_strings
+from pretrainkit.tasks.preprocessors import NotNull, format_strings
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import BoundTask, Example
 from pretrainkit.tasks.task import Feature, Task
@@ -180,7 +180,12 @@ def _row_examples(request: InferenceRequest, rows: TaskSource, vocabulary: Vocab
     if needs_targets and (targets := _pattern(request.targets, _TARGET_NAMES, names, "targets")) is not None:
         patterns["targets"] = targets
     feature = Feature(vocabulary, required=False)
-    steps = [partial(_texts, patterns=patterns), partial(_encoded, vocabulary=vocabulary, has_end=has_end)]
+    columns = {name: pattern for name, pattern in patterns.items() if pattern in names}
+    formats = {name: pattern for name, pattern in patterns.items() if name not in columns}
+    steps = [
+        partial(_texts, columns=columns, formats=formats),
+        partial(_encoded, vocabulary=vocabulary, has_end=has_end),
+    ]
     task = Task("rows", rows, {"inputs": feature, "targets": feature}, steps)
     return task.bind(request.split, request.lengths)
 
@@ -214,13 +219,13 @@ def _fields(pattern: str, option: str) -> list[str]:
         ) from None
 
 
-def _texts(example: Example, patterns: Mapping[str, str]) -> Example:
+def _texts(example: Example, columns: Mapping[str, str], formats: Mapping[str, str]) -> Example:
     """Fill the features from columns, or from patterns of columns."""
-    columns = {name: str(example[pattern]) for name, pattern in patterns.items() if pattern in example}
-    rest = {name: pattern for name, pattern in patterns.items() if name not in columns}
+    values = NotNull(example)
+    texts = {name: str(values[column]) for name, column in columns.items()}
     others = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
-    filled = {name: format_strings(**{name: pattern})(example)[name] for name, pattern in rest.items()}
-    return others | columns | filled
+    filled = {name: format_strings(**{name: pattern})(example)[name] for name, pattern in formats.items()}
+    return others | texts | filled
 
 
 def _encoded(example: Example, vocabulary: Vocabulary, has_end: bool) -> Example:

@@ -27,9 +27,10 @@ class TextRow(Row):
 
 
 def _is_missing(label: Any, column: str, task: TextTask) -> bool:
-    """True if `label` means that the label is unknown: null or empty, `-` in NLI data without agreement, and -1 in GLUE
-    on the hub. In users' files, -1 is an ordinary class or number."""
-    if label is None or label == "" or (column == "gold_label" and label == "-"):
+    """True if `label` means that the label is unknown: null, NaN or empty, `-` in NLI data without agreement, and -1 in
+    GLUE on the hub. In users' files, -1 is an ordinary class or number."""
+    is_nan = label != label
+    if label is None or label == "" or is_nan or (column == "gold_label" and label == "-"):
         return True
     return task.data is not None and label in (-1, "-1")
 
@@ -46,14 +47,27 @@ def _text(row: Columns, names: Sequence[str], split: str, number: int) -> str:
 
 def classes_of(labels: Sequence[Any]) -> tuple[str, ...]:
     """Return the classes that occur, as texts. Whole numbers are sorted by size, other names alphabetically."""
-    names = {str(label) for label in labels if label is not None}
+    names = {_name(label) for label in labels if label is not None}
     if all(_is_whole_number(name) for name in names):
         return tuple(sorted(names, key=int))
     return tuple(sorted(names))
 
 
+def _name(label: Any) -> str:
+    """Return the name of a class. Tables that lack some labels store whole numbers as 1.0, which is the same class."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
 def _is_whole_number(name: str) -> bool:
     return name.removeprefix("-").isdecimal()
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64] | NDArray[np.float32]:
@@ -62,14 +76,15 @@ def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64]
     if not classes:
         return _as_numbers(labels)
     numbers = {name: number for number, name in enumerate(classes)}
-    if not any(_is_whole_number(name) for name in classes):
+    if not any(_is_number(name) for name in classes):
         numbers |= {str(number): number for number in range(len(classes))}
-    unknown = sorted({str(label) for label in labels if label is not None and str(label) not in numbers})
+    names = [None if label is None else str(label) if str(label) in classes else _name(label) for label in labels]
+    unknown = sorted({name for name in names if name is not None and name not in numbers})
     if unknown:
         raise DataError(
             f"labels without a class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
         )
-    return np.array([UNKNOWN if label is None else numbers[str(label)] for label in labels], np.int64)
+    return np.array([UNKNOWN if name is None else numbers[name] for name in names], np.int64)
 
 
 def _as_numbers(labels: Sequence[Any]) -> NDArray[np.float32]:
