@@ -194,3 +194,14 @@ def test_without_an_encoder_the_message_names_the_setting(glue):
     config = PRESETS["cola"]()
     with pytest.raises(ConfigError, match="init_from=RUN"):
         RECIPE.bind(config)
+
+
+def test_held_out_rows_that_are_trained_on_are_reported(encoder, tmp_path, caplog):
+    lines = [json.dumps({"t": f"a {text}", "label": number % 2}) for number, text in enumerate("abcdef")]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines[:4]))
+    (tmp_path / "valid.jsonl").write_text("\n".join(lines[3:]))
+    for valid, expected in (("train", "4 of the 4 held-out rows"), ("valid", "1 of the 3 held-out rows")):
+        words = [f"data.train={tmp_path}/train.jsonl", f"data.valid={tmp_path}/{valid}.jsonl", "data.texts=t"]
+        config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", [f"init_from={encoder}", *words])))
+        RECIPE.open_data(config, "train")
+        assert f"{expected} have the same texts as rows of data.train" in caplog.text

@@ -6,12 +6,10 @@ from typing import Any
 
 from pretrainkit.data.source import Records
 from pretrainkit.recipes.capabilities import StoredRecord
-from pretrainkit.recipes.glue.source import TextSource
+from pretrainkit.recipes.glue.source import NO_TEXTS, TextSource
 from pretrainkit.recipes.text_reader import ReadPassages
 from pretrainkit.training.watch import Sample
 
-_NO_TEXTS = ("index", "truth", "id", "num_skipped")
-"""Fields of rows that are not texts."""
 _BETWEEN = {"texts": "\n", "words": " "}
 """Separators of the fields of rows with several texts."""
 
@@ -43,7 +41,7 @@ def stored_records(source: TextSource, records: Records) -> list[StoredRecord]:
 
 
 def _texts(row: Any) -> dict[str, str]:
-    fields = {name: value for name, value in asdict(row).items() if name not in _NO_TEXTS}
+    fields = {name: value for name, value in asdict(row).items() if name not in NO_TEXTS}
     return {name: value if isinstance(value, str) else _BETWEEN[name].join(value) for name, value in fields.items()}
 
 

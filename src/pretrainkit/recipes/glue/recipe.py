@@ -37,6 +37,7 @@ from pretrainkit.recipes.glue.source import (
     names_in,
     open_texts,
     read_place,
+    report_copies,
     rows_of,
     task_of,
     valid_splits,
@@ -181,7 +182,10 @@ class Glue(
 
     def open_data(self, config: GlueRun, split: Split) -> TextSource:
         splits = ["train"] if split == "train" else list(valid_splits(config.data, task_of(config.data)))
-        return open_texts(config, self._reader(config), splits)
+        source = open_texts(config, self._reader(config), splits)
+        if split == "train":
+            report_copies(source, config)
+        return source
 
     def build_order(self, config: GlueRun, source: Any) -> Any:
         """Use one component per file, in proportion to its size unless weights are set."""

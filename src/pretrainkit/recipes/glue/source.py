@@ -4,6 +4,7 @@ Dimensions: B examples.
 """
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,10 @@ KINDS: Mapping[Kind, type[Labelled]] = {
     "tree": TreeExamples,
 }
 """Kinds of tasks by name."""
+
+NO_TEXTS = ("index", "truth", "id", "num_skipped")
+"""Fields of rows that are not texts."""
+_logger = logging.getLogger(__name__)
 
 
 class TextSource(BatchSource):
@@ -133,6 +138,24 @@ def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: b
     if not rows:
         raise DataError(f"there are no rows in {split} of task {task.name}\n  leave it out, or use other files")
     return rows
+
+
+def report_copies(train: TextSource, config: GlueRun) -> None:
+    """Log a warning if rows of the held-out files have the same texts as training rows."""
+    task = task_of(config.data)
+    places = rows_of(config.data, task, "valid") if config.data.valid else []
+    held_out = [_texts(row) for place in places for row in read_place(*place, task, needs_label=True)]
+    copies = set(held_out).intersection(map(_texts, train.examples.rows))
+    if num := sum(texts in copies for texts in held_out):
+        _logger.warning(
+            "%s of the %s held-out rows have the same texts as rows of data.train, so the metrics are too good; leave "
+            "them out of data.train or data.valid",
+            *(f"{num:,}", f"{len(held_out):,}"),
+        )
+
+
+def _texts(row: Any) -> str:
+    return repr([value for name, value in vars(row).items() if name not in NO_TEXTS])
 
 
 def names_in(path: str) -> tuple[str, ...]:
