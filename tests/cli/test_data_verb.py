@@ -83,6 +83,19 @@ def test_a_quotation_mark_that_joins_rows_is_an_error(cli, pairs):
     assert "train_anno.csv cannot be read" in result.err
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [("1.png,5,x,0", "image 1.png has 2 different values of image_id"), ("7.png,1,x,0", "image_id 1 has 2 different")],
+)
+def test_ids_that_do_not_identify_images_are_refused(cli, pairs, row, message):
+    """Evaluation would count an image as several ones, and data pack would lose images."""
+    with open(pairs / "train_anno.csv", "a") as file:
+        file.write(f"{row}\n")
+    result = cli("data", "check", pairs)
+    assert result.code == 2
+    assert message in result.err
+
+
 @pytest.mark.parametrize("num", [1, 2])
 def test_an_image_with_five_captions_is_bad_once(cli, tmp_path, num):
     (tmp_path / "train").mkdir()

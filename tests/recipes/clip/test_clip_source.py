@@ -121,7 +121,7 @@ def test_any_workers_prepare_the_same_batches(tokenizer, two_sets, workers, num)
 def test_groups_are_equal_for_rows_of_one_image_or_caption_and_for_no_others(tokenizer, tmp_path):
     told = rows(6, 2)
     told[5]["caption"] = told[0]["caption"]
-    other = [{**row, "image_id": row["image_id"] if n else 7} for n, row in enumerate(rows(6, 2))]
+    other = [{**row, "image_id": row["image_id"] if n > 1 else 7} for n, row in enumerate(rows(6, 2))]
     sets = [write_csv_set(tmp_path / "a", "train", told), write_csv_set(tmp_path / "b", "train", other)]
     source = opened(tokenizer, sets)
     batch = source.build(Order(source.sizes, seed=0, mode="sequential").records(np.arange(24)))

@@ -90,6 +90,8 @@ def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
     for column in ("image_id", "caption_id"):
         if (ids := _ids(table, column, path, is_needed=split == "valid")) is not None:
             columns[column] = ids
+    if "image_id" in columns:
+        _check_ids(columns["image"], columns["image_id"], path)
     return FolderPairs(source, folder / name, pa.table(columns))
 
 
@@ -122,6 +124,20 @@ def _check_quotes(path: Path) -> None:
                 pass
         except strict_csv.Error as error:
             raise pa.ArrowInvalid(f"line {rows.line_num}: {error}; a quotation mark in a value is doubled") from error
+
+
+def _check_ids(images: pa.Array, ids: pa.Array, path: Path) -> None:
+    """Raise DataError if an image has several ids, or several images have the same one. Images are identified by their
+    ids: in evaluation, as negatives and in `data pack`."""
+    pairs = pa.table({"image": images, "image_id": ids}).group_by(["image", "image_id"]).aggregate([])
+    for one, other in (("image", "image_id"), ("image_id", "image")):
+        ((value, count),) = Counter(pairs.column(one).to_pylist()).most_common(1) or [(None, 0)]
+        if count > 1:
+            others = pairs.filter(pc.equal(pairs.column(one), value)).column(other).to_pylist()
+            raise DataError(
+                f"{path}: {one} {value} has {count:,} different values of {other}: {others[0]}, {others[1]}\n"
+                "  give all rows of an image the same image_id, and other images other ones"
+            )
 
 
 def _ids(table: pa.Table, column: str, path: Path, *, is_needed: bool) -> pa.Array | None:
