@@ -44,7 +44,7 @@ def test_bert_text_is_read_as_it_was_written(tmp_path):
     documents = [
         Document("One. Two\nlines. Three."),
         Document(""),
-        Document("a b.\nc.\n", {"lines": "sentences"}),
+        Document("a\u2028b.\nc.\n", {"lines": "sentences"}),
     ]
     out = tmp_path / "a.txt"
     assert write_bert_text(documents, lambda text: text.split(". "), out) == (2, 5)

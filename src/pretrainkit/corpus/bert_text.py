@@ -18,7 +18,7 @@ def write_bert_text(
     num_documents = num_sentences = 0
     with atomic_file(out) as file:
         for document in documents:
-            parts = document.text.splitlines() if document.has_sentence_lines else sentences(document.text)
+            parts = document.text.split("\n") if document.has_sentence_lines else sentences(document.text)
             lines = [line for sentence in parts if (line := " ".join(sentence.split()))]
             if not lines:
                 continue

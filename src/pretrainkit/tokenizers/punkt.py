@@ -169,7 +169,7 @@ def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
     """Read abbreviations from a file with one per line, such as `approx.`. Empty lines and lines that begin with # are
     skipped. Raises DataError if the file cannot be read, is not UTF-8, or a line has several words."""
     try:
-        lines = Path(path).read_bytes().decode().splitlines()
+        lines = Path(path).read_bytes().decode("utf-8-sig").splitlines()
     except OSError as error:
         raise DataError(f"abbreviations {path} cannot be read: {error.strerror}\n  check the path") from error
     except UnicodeDecodeError as error:

@@ -130,7 +130,7 @@ def read_classes(where: str | None) -> tuple[str, ...]:
     if where == "coco":
         return COCO_CLASSES
     try:
-        names = tuple(line.strip() for line in Path(where).read_text(encoding="utf-8").splitlines() if line.strip())
+        names = tuple(line.strip() for line in Path(where).read_text(encoding="utf-8-sig").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the class names {where} cannot be read: {error}\n  give a file, or coco") from error
     if not names:

@@ -67,7 +67,20 @@ def test_a_copy_in_another_process_is_the_same_tokenizer(folder):
 def test_a_list_of_pieces_is_read_as_berts_tokenizer(tmp_path):
     from transformers import BertTokenizer
 
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##ing", ",", *"0123456789"]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a\u2028b",
+        "\x85",
+        *WORDS,
+        "##s",
+        "##ing",
+        ",",
+        *"0123456789",
+    ]
     pieces += [f"##{digit}" for digit in "0123456789"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
     tokenizer = CaptionTokenizer(tmp_path)

@@ -16,11 +16,13 @@ from pretrainkit.recipes.glue.config import GlueDataConfig
 from pretrainkit.recipes.glue.kinds.texts import classes_of, numbered
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
-from pretrainkit.recipes.glue.source import open_texts, read_place, task_of
+from pretrainkit.recipes.glue.source import names_in, open_texts, read_place, task_of
 from pretrainkit.recipes.glue.tasks import TASKS
 from pretrainkit.recipes.token_reader import pair_lengths
 from pretrainkit.running.initial import with_encoder
 from pretrainkit.tasks.row_files import open_rows
+from pretrainkit.tokenizers.punkt import read_abbreviations
+from pretrainkit.tokenizers.subwords import read_classes
 from support.glue_toys import WORDS
 
 
@@ -194,6 +196,13 @@ def test_without_an_encoder_the_message_names_the_setting(glue):
     config = PRESETS["cola"]()
     with pytest.raises(ConfigError, match="init_from=RUN"):
         RECIPE.bind(config)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    (tmp_path / "names.txt").write_text("\ufeffgood\r\nbad\r\n")
+    assert names_in(str(tmp_path / "names.txt")) == ("good", "bad")
+    assert read_classes(str(tmp_path / "names.txt")) == ("good", "bad")
+    assert read_abbreviations(tmp_path / "names.txt")[0] == "good"
 
 
 def test_held_out_rows_that_are_trained_on_are_reported(encoder, tmp_path, caplog):

@@ -195,7 +195,8 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
     tokenizer_config.json."""
     from tokenizers import BertWordPieceTokenizer, processors
 
-    pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    # Only line feeds end a line, because U+2028 and U+0085 may be pieces, or parts of them.
+    pieces = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     ids = {piece: index for index, piece in enumerate(pieces)}
     about = read_settings(folder / "tokenizer_config.json")
     wordpiece = BertWordPieceTokenizer(

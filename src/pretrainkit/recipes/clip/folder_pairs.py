@@ -130,12 +130,12 @@ def _check_ids(images: pa.Array, ids: pa.Array, path: Path) -> None:
     """Raise DataError if an image has several ids, or several images have the same one. Images are identified by their
     ids: in evaluation, as negatives and in `data pack`."""
     pairs = pa.table({"image": images, "image_id": ids}).group_by(["image", "image_id"]).aggregate([])
-    for one, other in (("image", "image_id"), ("image_id", "image")):
-        ((value, count),) = Counter(pairs.column(one).to_pylist()).most_common(1) or [(None, 0)]
+    for key, other in (("image", "image_id"), ("image_id", "image")):
+        ((value, count),) = Counter(pairs.column(key).to_pylist()).most_common(1) or [(None, 0)]
         if count > 1:
-            others = pairs.filter(pc.equal(pairs.column(one), value)).column(other).to_pylist()
+            others = pairs.filter(pc.equal(pairs.column(key), value)).column(other).to_pylist()
             raise DataError(
-                f"{path}: {one} {value} has {count:,} different values of {other}: {others[0]}, {others[1]}\n"
+                f"{path}: {key} {value} has {count:,} different values of {other}: {others[0]}, {others[1]}\n"
                 "  give all rows of an image the same image_id, and other images other ones"
             )
 

@@ -250,10 +250,11 @@ def _templates(wanted: ClassificationConfig) -> list[str]:
     if wanted.templates_file is None:
         return list(wanted.templates)
     try:
-        lines = Path(wanted.templates_file).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
+        lines = Path(wanted.templates_file).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise DataError(
-            f"cannot read templates from {wanted.templates_file}: {error.strerror or error}\n  check the path"
+            f"cannot read templates from {wanted.templates_file}: {reason}\n  check the path; the file must be UTF-8"
         ) from None
     return [line.strip() for line in lines if line.strip()]
 

@@ -56,7 +56,7 @@ def find_loose_pairs(folder: str) -> LoosePairs:
     captions: dict[str, list[str]] = {}
     num_unknown, unknown = 0, ""
     broken: list[str] = []
-    # A name alone stands for an image only if no other folder has one of this name.
+    # A name alone is enough only if no other folder has an image of this name.
     counts = Counter(Path(image).name for image in images)
     by_name = {Path(image).name: image for image in images if counts[Path(image).name] == 1}
     known = set(images)

@@ -162,7 +162,7 @@ def names_in(path: str) -> tuple[str, ...]:
     """Read class names from the lines of a file. Raises DataError if it cannot be read, a name occurs twice, or there
     are fewer than two."""
     try:
-        names = [line.strip() for line in Path(path).expanduser().read_text("utf-8").splitlines() if line.strip()]
+        names = [line.strip() for line in Path(path).expanduser().read_text("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}\n  use a text file with one class per line") from error
     twice = [name for name, count in Counter(names).items() if count > 1]
