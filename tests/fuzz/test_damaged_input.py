@@ -230,6 +230,12 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("huggingface", 0, edited("config.json", "num_attention_heads", value=3), "width 8 is not a multiple"),
     ("huggingface", 0, edited("config.json", "num_hidden_layers", value=10**9), "num_hidden_layers 1000000000"),
     ("huggingface", 0, edited("config.json", "vocab_size", value=2**50), "30, 8|2\\*\\*50|1125899906842624"),
+    (
+        "huggingface",
+        3,
+        edited("tokenizer.json", "post_processor", "single", value=[{"SpecialToken": {"id": "x", "type_id": 0}}]),
+        "the tokenizer in .* cannot be read",
+    ),
     ("tokenizer-json", 0, edited("tokenizer.json", "model", "vocab", value={"a": 2**32 - 1, "[UNK]": 0}), "is broken"),
     ("tokenizer-json", 0, edited("tokenizer.json", "model", "unk_token", value="none"), "is broken"),
     ("tokenizer-json", 0, put("tokenizer_config.json", b"[1]"), "tokenizer_config.json contains a list"),

@@ -163,31 +163,40 @@ def find_folder(name: str) -> Path:
 def load_model(folder: Path) -> "tokenizers.Tokenizer":
     """Load the tokenizer of a folder with the `tokenizers` library. Raises DataError if there is none, or it cannot be
     read."""
-    import tokenizers
-
     try:
-        if (folder / "tokenizer.json").is_file():
-            model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-            kind = read_settings(folder / "tokenizer_config.json").get("tokenizer_class")
-            if kind == "Siglip2Tokenizer":  # transformers lower-cases texts, even if the file does not
-                steps = [tokenizers.normalizers.Lowercase(), *([model.normalizer] if model.normalizer else [])]
-                model.normalizer = tokenizers.normalizers.Sequence(steps)
+        if (model := _read_model(folder)) is not None:
+            model.encode("a", add_special_tokens=True)  # fails if a control token is not in the vocabulary
             return model
-        if (folder / "vocab.txt").is_file():
-            return _bert_wordpiece(folder)
-        if str(read_settings(folder / "tokenizer_config.json").get("tokenizer_class")).startswith("Siglip"):
-            return _siglip(folder)
-        if any((folder / name).is_file() for name in _FILES):
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
-            return tokenizer.backend_tokenizer
-    except Exception as error:  # the libraries raise bare Exception
+    except BaseException as error:  # the libraries raise bare Exception, and a panic is not even an Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise DataError(
             f"the tokenizer in {folder} cannot be read: {type(error).__name__}: {str(error)[:200]}\n"
             "  restore the folder from a copy"
         ) from error
     raise DataError(f"{folder} has no tokenizer: none of {', '.join(_FILES)}\n  check data.tokenizer")
+
+
+def _read_model(folder: Path) -> "tokenizers.Tokenizer | None":
+    import tokenizers
+
+    if (folder / "tokenizer.json").is_file():
+        model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        kind = read_settings(folder / "tokenizer_config.json").get("tokenizer_class")
+        if kind == "Siglip2Tokenizer":  # transformers lower-cases texts, even if the file does not
+            steps = [tokenizers.normalizers.Lowercase(), *([model.normalizer] if model.normalizer else [])]
+            model.normalizer = tokenizers.normalizers.Sequence(steps)
+        return model
+    if (folder / "vocab.txt").is_file():
+        return _bert_wordpiece(folder)
+    if str(read_settings(folder / "tokenizer_config.json").get("tokenizer_class")).startswith("Siglip"):
+        return _siglip(folder)
+    if any((folder / name).is_file() for name in _FILES):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
+        return tokenizer.backend_tokenizer
+    return None
 
 
 def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
