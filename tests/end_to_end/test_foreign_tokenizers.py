@@ -13,9 +13,11 @@ import pretrainkit as pk
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.convert import write_huggingface
 from pretrainkit.recipes.bert.model import build
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.convert import write_huggingface as write_t5
 from pretrainkit.recipes.t5.model import T5
+from pretrainkit.tasks.vocabulary import TokenizerJsonVocabulary
 from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 from pretrainkit.tokenizers.load import load_tokenizer
 from support.command_line import refused, succeed
@@ -116,6 +118,79 @@ def test_the_export_of_such_an_import_brings_its_tokenizer(tmp_path: Path, trans
     pk.export(pk.import_model(folder, "bert", tmp_path / "here"), "huggingface", tmp_path / "again")
     theirs, again = (transformers.AutoTokenizer.from_pretrained(path) for path in (folder, tmp_path / "again"))
     assert again(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
+
+
+def saved(transformers, kind: str, folder: Path, **about: object) -> Path:
+    """A tokenizer that transformers saved, with changed settings; None removes one."""
+    (folder / "words").mkdir(parents=True)
+    if kind == "BertTokenizer":
+        wordpiece(folder / "words")
+        made = transformers.BertTokenizerFast(vocab=str(folder / "words/vocab.txt"))
+    else:
+        byte_level(folder / "words")
+        names = {
+            name: str(folder / "words" / file) for name, file in (("vocab", "vocab.json"), ("merges", "merges.txt"))
+        }
+        made = transformers.RobertaTokenizerFast(**names)
+    made.save_pretrained(folder)
+    values = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": kind, **about}
+    kept = {name: value for name, value in values.items() if value is not None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(kept))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "about"),
+    [
+        ("BertTokenizer", {"do_lower_case": False}),
+        ("BertTokenizer", {"strip_accents": False}),
+        ("BertTokenizer", {"tokenize_chinese_chars": False}),
+        ("RobertaTokenizer", {"add_prefix_space": True}),
+        ("GPT2Tokenizer", {"add_prefix_space": True}),
+    ],
+)
+def test_settings_that_contradict_a_tokenizer_json_count_as_there(kind, about, tmp_path, transformers) -> None:
+    """They were ignored, so that texts became other ids."""
+    plain, folder = (saved(transformers, kind, tmp_path / name, **more) for name, more in (("a", {}), ("b", about)))
+    theirs = [transformers.AutoTokenizer.from_pretrained(path) for path in (plain, folder)]
+    expected = [one(TEXTS, add_special_tokens=False)["input_ids"] for one in theirs]
+    assert expected[0] != expected[1]
+    for path, ids in zip((plain, folder), expected, strict=True):
+        assert [load_tokenizer(path).encode(text).tolist() for text in TEXTS] == ids
+        assert CaptionTokenizer(path).encode_bare(TEXTS) == ids
+        assert TokenizerJsonVocabulary(path, pad="[PAD]").encode_batch(TEXTS) == ids
+    assert load_tokenizer(plain).fingerprint != load_tokenizer(folder).fingerprint
+
+
+def test_rows_of_one_length_in_a_tokenizer_json_do_not_change_what_is_filled_in(tmp_path: Path, transformers) -> None:
+    """Pads were read as tokens."""
+    folder = saved(transformers, "BertTokenizer", model_in(tmp_path / "there"))
+    prompts = ["the cat is <mask> here, and the dog was walking there"]
+    expected = pk.open_model(folder).generate(prompts)
+    words = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    words.enable_padding(length=48)
+    words.save(str(folder / "tokenizer.json"))
+    assert pk.open_model(folder).generate(prompts) == expected
+    words.no_padding()
+    words.enable_truncation(6)
+    words.save(str(folder / "tokenizer.json"))
+    assert pk.open_model(folder).generate(prompts) == expected
+
+
+def test_an_import_tells_that_transformers_reads_other_ids(tmp_path: Path, transformers, caplog) -> None:
+    folder = saved(transformers, "BertTokenizer", model_in(tmp_path / "there"))
+    pk.import_model(folder, None, tmp_path / "equal")
+    assert "AutoTokenizer" not in caplog.text
+    words = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # transformers 5 replaces it
+    words.save(str(folder / "tokenizer.json"))
+    pk.import_model(folder, None, tmp_path / "other")
+    (message,) = [text for text in caplog.messages if "AutoTokenizer reads" in text]
+    assert "import the model with --tokenizer" in followed(message, "running/exchange.py: …: … / if the model was")
+    caplog.clear()
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "words")
+    pk.import_model(folder, None, tmp_path / "advised", tokenizer=tmp_path / "words")
+    assert "AutoTokenizer" not in caplog.text
 
 
 def test_a_vocabulary_that_cannot_be_read_is_refused_with_a_fix(tmp_path: Path) -> None:

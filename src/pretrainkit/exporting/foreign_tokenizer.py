@@ -16,7 +16,7 @@ from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
 from pretrainkit.files.outputs import new_folder
 from pretrainkit.rendering.folder import is_renderer
-from pretrainkit.tokenizers.folder import CONFIG_JSON, MODEL, TOKENIZER_JSON
+from pretrainkit.tokenizers.folder import CONFIG_JSON, MODEL, TOKENIZER_JSON, read_tokenizer_json
 
 _VOCABULARIES: Mapping[str, Callable[[Path], set[str]]] = {
     "vocab.txt": lambda path: {line.rstrip("\r\n") for line in path.open(encoding="utf-8", newline="\n")} - {""},
@@ -66,7 +66,7 @@ def changed_tokenizer(folder: Path, changes: TokenizerChanges, out: Path) -> Pat
 
     if not (folder / TOKENIZER_JSON).is_file():
         raise _unreadable(folder, [], f"it has no {TOKENIZER_JSON}, which is needed for {changes}")
-    model = Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+    model = Tokenizer.from_buffer(read_tokenizer_json(folder / TOKENIZER_JSON))
     about = _json(folder / CONFIG_JSON) | _json(folder / _ROLES)
     about["tokenizer_class"] = "PreTrainedTokenizerFast"  # other classes replace the file's normalizer
     if changes.cleaning is not None:
@@ -154,9 +154,11 @@ def _unreadable(folder: Path, names: list[str], reason: str) -> DataError:
     )
 
 
-def difference_of_ids(folder: Path, expected: Mapping[str, list[int]]) -> str | None:
-    """Describe in one line the first text whose ids from `AutoTokenizer` differ from `expected`. Return None if all ids
-    agree or transformers is not installed."""
+def difference_of_ids(
+    folder: Path, expected: Mapping[str, list[int]], origin: str = "the model was trained on"
+) -> str | None:
+    """Describe in one line the first text whose ids from `AutoTokenizer` differ from `expected`, which `origin` names.
+    Return None if all ids agree or transformers is not installed."""
     try:
         tokenizer = _auto_tokenizer(folder)
     except DataError as error:
@@ -164,7 +166,7 @@ def difference_of_ids(folder: Path, expected: Mapping[str, list[int]]) -> str | 
     for text, ids in expected.items():
         # verbose=False: no warning about texts beyond the trained length; no model reads them here
         if (theirs := list(tokenizer(text, verbose=False)["input_ids"])) != ids:
-            return f"AutoTokenizer reads {text!r} as {_shown(theirs)}, the model was trained on {_shown(ids)}"
+            return f"AutoTokenizer reads {text!r} as {_shown(theirs)}, {origin} {_shown(ids)}"
     return None
 
 

@@ -186,11 +186,30 @@ def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int 
             "model_max_length of its tokenizer",
             *(length, most - 1, length),
         )
-    recipe = opened.recipe
-    expected = tokenizer and isinstance(recipe, TellsIds) and recipe.input_ids(opened.config, tokenizer, PROBES)
-    if expected and (difference := difference_of_ids(folder, dict(zip(PROBES, expected, strict=True)))):
+    if (expected := _ids_of_probes(opened, tokenizer)) and (difference := difference_of_ids(folder, expected)):
         _log.warning(
             "%s\n  encode texts with pretrainkit, otherwise the model gets other tokens than in training", difference
+        )
+
+
+def _ids_of_probes(opened: Opened, tokenizer: Path | None) -> dict[str, list[int]]:
+    """Return the ids of the probes; empty if the model reads no texts or its recipe does not tell their ids."""
+    if tokenizer is None or not isinstance(opened.recipe, TellsIds):
+        return {}
+    ids = opened.recipe.input_ids(opened.config, tokenizer, PROBES)
+    return dict(zip(PROBES, ids, strict=True)) if ids else {}
+
+
+def _warn_of_other_ids(opened: Opened, folder: Path) -> None:
+    """Warn if a model that is imported from `folder` would read other ids than with its `AutoTokenizer`."""
+    from pretrainkit.exporting.foreign_tokenizer import difference_of_ids
+
+    expected = _ids_of_probes(opened, opened.tokenizer) if (folder / "tokenizer.json").is_file() else {}
+    if expected and (difference := difference_of_ids(folder, expected, "pretrainkit as")):
+        _log.warning(
+            "%s: %s\n  if the model was trained on the ids of AutoTokenizer, save that with save_pretrained, and "
+            "import the model with --tokenizer",
+            *(folder, difference),
         )
 
 
@@ -292,6 +311,8 @@ def import_model(
     opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=own_tokenizer)
     require_ids_of_model(opened.config, own_tokenizer)
     known = read_settings(Path(path) / SETTINGS) is not None
+    if not known:
+        _warn_of_other_ids(opened, Path(path) if own_tokenizer is None else own_tokenizer)
     written = opened.config if known else _with_share_of_warmup(opened.config)
     write_native(written, opened.model, opened.tokenizer, Path(out), _trained_length(opened, Path(path)))
     return Path(out)

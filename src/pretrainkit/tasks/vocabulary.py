@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.tokenizers.folder import read_tokenizer_json
 from pretrainkit.tokenizers.load import open_sentencepiece
 from pretrainkit.tokenizers.offsets import Placed, byte_offsets, huggingface_offsets, sentencepiece_offsets
 
@@ -260,7 +261,7 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
     def _bytes(self) -> bytes:
         path = self.path / "tokenizer.json" if self.path.is_dir() else self.path
         try:
-            return path.read_bytes()
+            return read_tokenizer_json(path)
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}\n  pass a tokenizer.json") from error
 

@@ -10,6 +10,7 @@ manifest.json                             kind, vocabulary size, special ids, se
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +57,44 @@ def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None
             punkt.save(aside / PUNKT_JSON)
 
 
+_TAIL = r"Tokenizer(Fast)?"
+_FOLDING = re.compile(f"(Bert|DistilBert|Electra|MobileBert|MPNet|Funnel|LayoutLM|SqueezeBert|Lxmert|Splinter){_TAIL}")
+_SPACED = re.compile(f"(Roberta|GPT2|Bart|Longformer|LED|Deberta|CodeGen|Mvp|Whisper|GPTNeoX){_TAIL}")
+"""Classes of transformers that change a `tokenizer.json` when they load it."""
+_FOLDS: dict[str, tuple[str, bool | None]] = {
+    "lowercase": ("do_lower_case", True),
+    "strip_accents": ("strip_accents", None),
+    "handle_chinese_chars": ("tokenize_chinese_chars", True),
+}
+"""Maps settings of the normalizer of BERT to their names in `tokenizer_config.json` and to the defaults there."""
+
+
+def read_tokenizer_json(path: Path) -> bytes:
+    """Return the content of a `tokenizer.json` as transformers reads it: the classes of BERT fold case and accents, and
+    those of RoBERTa put a space before a text, as the `tokenizer_config.json` beside it says, whatever the file says.
+
+    Tokenizers of ours and those without such a conflict are returned unchanged.
+    """
+    content, config = path.read_bytes(), path.with_name(CONFIG_JSON)
+    if path.with_name("manifest.json").is_file() or not config.is_file():
+        return content
+    try:
+        about, values = json.loads(config.read_bytes()), json.loads(content)
+        kind = about.get("tokenizer_class") or ""
+        normalizer, splitter = values.get("normalizer") or {}, values.get("pre_tokenizer") or {}
+        wanted: dict[str, Any] = {}
+        if _FOLDING.fullmatch(kind) and normalizer.get("type") == "BertNormalizer":
+            changed, wanted = normalizer, {ours: about.get(name, usual) for ours, (name, usual) in _FOLDS.items()}
+        elif _SPACED.fullmatch(kind) and splitter.get("type") == "ByteLevel":
+            changed, wanted = splitter, {"add_prefix_space": about.get("add_prefix_space", False)}
+    except (ValueError, AttributeError, TypeError):  # damaged files, which their readers report
+        return content
+    if all(changed.get(name) == value for name, value in wanted.items()):
+        return content
+    changed |= wanted
+    return json.dumps(values).encode()
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -65,7 +104,8 @@ def model_fingerprint(folder: Path) -> str:
     for name in (MODEL, TOKENIZER_JSON):
         path = folder / name
         if path.is_file():
-            return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+            content = read_tokenizer_json(path) if name == TOKENIZER_JSON else path.read_bytes()
+            return hashlib.blake2b(content, digest_size=16).hexdigest()
     raise DataError(
         f"{folder} holds no tokenizer: neither {MODEL} nor {TOKENIZER_JSON}\n"
         "  make one with: pretrainkit tokenizer train words.tsv --out DIR"

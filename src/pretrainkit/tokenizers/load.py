@@ -191,10 +191,11 @@ class HuggingFaceTokenizer(Tokenizer):
 
         path = folder / files.TOKENIZER_JSON
         try:
-            self._model = tokenizers.Tokenizer.from_file(str(path))
+            content_read = files.read_tokenizer_json(path)
+            self._model = tokenizers.Tokenizer.from_buffer(content_read)
             # An unassigned character: this fails if there is no piece for unknown text.
             self._model.encode("\u0378", add_special_tokens=False)
-            content = json.loads(path.read_bytes())
+            content = json.loads(content_read)
         except BaseException as error:  # the library raises bare Exception, and a panic is not even an Exception
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise

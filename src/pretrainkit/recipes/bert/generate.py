@@ -11,6 +11,7 @@ from pretrainkit.errors import InputError
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.inputs import read_texts
 from pretrainkit.recipes.bert.model import BertForPretraining
+from pretrainkit.tokenizers.folder import read_tokenizer_json
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 Encode = Callable[[str], list[int]]
@@ -41,7 +42,9 @@ def fill_masks(
             "--out DIR"
         )
     # tokenizer.json finds the mask token in text, even next to a word without a space.
-    with_masks = JsonTokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    with_masks = JsonTokenizer.from_buffer(read_tokenizer_json(tokenizer_folder / "tokenizer.json"))
+    with_masks.no_padding()  # some published files ask for rows of one length
+    with_masks.no_truncation()
     return [
         _fill(config, model, tokenizer, lambda text: with_masks.encode(text).ids, prompt, top) for prompt in prompts
     ]

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import read_object
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextAugmentConfig
+from pretrainkit.tokenizers.folder import read_tokenizer_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -181,7 +182,7 @@ def _read_model(folder: Path) -> "tokenizers.Tokenizer | None":
     import tokenizers
 
     if (folder / "tokenizer.json").is_file():
-        model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        model = tokenizers.Tokenizer.from_buffer(read_tokenizer_json(folder / "tokenizer.json"))
         kind = read_settings(folder / "tokenizer_config.json").get("tokenizer_class")
         if kind == "Siglip2Tokenizer":  # transformers lower-cases texts, even if the file does not
             steps = [tokenizers.normalizers.Lowercase(), *([model.normalizer] if model.normalizer else [])]

@@ -8,6 +8,7 @@ from pretrainkit.data.source import Records
 from pretrainkit.recipes.capabilities import StoredRecord
 from pretrainkit.recipes.glue.source import NO_TEXTS, TextSource
 from pretrainkit.recipes.text_reader import ReadPassages
+from pretrainkit.tokenizers.folder import read_tokenizer_json
 from pretrainkit.training.watch import Sample
 
 _BETWEEN = {"texts": "\n", "words": " "}
@@ -55,4 +56,4 @@ def _tokenizer(folder: Path) -> Any:
     import tokenizers
 
     path = folder / "tokenizer.json"
-    return tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else None
+    return tokenizers.Tokenizer.from_buffer(read_tokenizer_json(path)) if path.is_file() else None

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
-from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON
+from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON, read_tokenizer_json
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 _TEXT = "a"
@@ -42,7 +42,7 @@ def template_of(folder: Path) -> Template:
     """Return the control tokens that `tokenizer.json` adds to texts, or those of BERT if it adds nothing."""
     import tokenizers
 
-    model = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+    model = tokenizers.Tokenizer.from_buffer(read_tokenizer_json(folder / TOKENIZER_JSON))
     model.no_padding()
     model.no_truncation()
     single, pair = model.encode(_TEXT), model.encode(_TEXT, _TEXT)
