@@ -47,12 +47,14 @@ def test_rooms_are_a_function_of_the_seed(tmp_path: Path) -> None:
     assert np.asarray(Image.open(tmp_path / "0" / "depth" / "00000.png")).max() > 255  # 16 bits
 
 
-def test_held_out_scenes_are_not_training_scenes(tmp_path: Path) -> None:
-    train = write_rooms(tmp_path / "train", 20, 1)
-    valid = write_rooms(tmp_path / "valid", 20, 1, others=train[:15])
-    assert valid[:5] == train[15:]  # the same draws, without the scenes that are known
-    assert not set(valid) & set(train[:15])
-    assert len(set(valid)) == 20
+def test_no_caption_of_held_out_scenes_occurs_in_training(tmp_path: Path) -> None:
+    valid = write_rooms(tmp_path / "valid", 64, 2)
+    train = write_rooms(tmp_path / "train", 100, 2, others=valid)
+    assert not {scene.caption for scene in valid} & {scene.caption for scene in train}
+    assert len(set(train)) == 100
+    plain = write_rooms(tmp_path / "plain", 164, 2)
+    left = [scene for scene in plain if scene.caption not in {held_out.caption for held_out in valid}]
+    assert left == train[: len(left)]  # the same draws
 
 
 def test_boxes_take_few_different_numbers() -> None:

@@ -87,11 +87,10 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     """Run the demo in `folder`, which is replaced if it has an earlier demo. Return its headline numbers."""
     walk = Walk(folder, 7, seed)
     walk.chapter("Scenes", "each as photograph, depth, classes, caption and boxes, with a folder for each view")
-    train = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED)
-    valid = write_rooms(folder / "valid", NUM_VALID, VALID_SEED, others=train)
+    valid = write_rooms(folder / "valid", NUM_VALID, VALID_SEED)
+    train = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED, others=valid)
     print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {train[0].caption}")
-    num_new = len(valid) - sum(scene.caption in {known.caption for known in train} for scene in valid)
-    print(f"  {NUM_VALID} other scenes are held out; {num_new} of their captions do not occur in training")
+    print(f"  {NUM_VALID} other scenes are held out, and none of their captions occurs in training")
 
     walk.chapter("Vocabulary", "words of captions, numbers of boxes, sentinels for masked spans")
     (folder / "captions.txt").write_text("".join(f"{scene.caption}\n" for scene in train), encoding="utf-8")

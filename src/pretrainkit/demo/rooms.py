@@ -116,16 +116,16 @@ def _inside(thing: Thing, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDA
 
 def write_rooms(folder: Path, num: int, seed: int, side: int = 64, others: Sequence[Scene] = ()) -> list[Scene]:
     """Write `num` different scenes to a new folder, with a subfolder for each of `VIEWS`. Return the scenes, none of
-    which is in `others`."""
+    which has a caption of `others`."""
     from PIL import Image
 
-    rng, known = np.random.default_rng(seed), set(others)
+    rng, known, captions = np.random.default_rng(seed), set[Scene](), {scene.caption for scene in others}
     scenes: list[Scene] = []
     for view in VIEWS:
         (folder / view).mkdir(parents=True)
     while len(scenes) < num:
         scene = draw_scene(rng)
-        if scene in known:
+        if scene in known or scene.caption in captions:
             continue
         known.add(scene)
         name = f"{len(scenes):05}"
