@@ -214,3 +214,24 @@ def test_held_out_rows_that_are_trained_on_are_reported(encoder, tmp_path, caplo
         config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", [f"init_from={encoder}", *words])))
         RECIPE.open_data(config, "train")
         assert f"{expected} have the same texts as rows of data.train" in caplog.text
+
+
+def test_answers_that_are_not_where_they_should_be_are_reported_and_refused_if_all_are(encoder, tmp_path, caplog):
+    path = tmp_path / "train.jsonl"
+    words = [f"init_from={encoder}", f"data.train={path}", f"data.valid={path}"]
+    words += ["data.max_seq_length=128", "data.spans.stride=16"]
+    for begins, expected in (([0, 2], None), ([0, 1], "1 of 2 questions"), ([9, 1], "2 of 2 questions")):
+        caplog.clear()
+        rows = [
+            {"question": "a", "context": "a b", "answers": {"text": [text], "answer_start": [begin]}}
+            for text, begin in zip("ab", begins, strict=True)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/qa", words)))
+        if expected == "2 of 2 questions":
+            with pytest.raises(DataError, match=f"the answers to {expected}"):
+                RECIPE.open_data(config, "train")
+            continue
+        RECIPE.open_data(config, "train")
+        assert ("the answers to" in caplog.text) == (expected is not None)
+        assert (expected or "") in caplog.text

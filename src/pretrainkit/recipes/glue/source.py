@@ -154,6 +154,20 @@ def report_copies(train: TextSource, config: GlueRun) -> None:
         )
 
 
+def report_misplaced(train: TextSource) -> None:
+    """Log a warning if answers are not where the training rows place them. Raises DataError if that is true of all."""
+    figures = train.examples.figures()
+    num = figures.get("misplaced_answers", 0)
+    known = figures.get("questions", 0) - figures.get("questions_without_answer", 0)
+    if not num:
+        return
+    problem = f"the answers to {num:,} of {known:,} questions are not at their answer_start in the context"
+    advice = "answer_start counts characters of the context from 0"
+    if num == known:
+        raise DataError(f"{problem}\n  correct the file: {advice}")
+    _logger.warning("%s, so these questions are not trained on; %s", problem, advice)
+
+
 def _texts(row: Any) -> str:
     return repr([value for name, value in vars(row).items() if name not in NO_TEXTS])
 
