@@ -13,7 +13,7 @@ from pretrainkit.demo.shapes import write_sets
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.clip.config import ClassificationConfig
-from pretrainkit.recipes.clip.held_out import _templates
+from pretrainkit.recipes.clip.held_out import templates_of
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 from support.command_line import pretrainkit, refused, succeed
@@ -92,7 +92,7 @@ def test_evaluation_takes_other_sets_and_settings_of_its_own(world):
 
 def test_templates_and_names_come_from_files(world):
     (world / "templates.txt").write_text("\ufeffa {}\n\nthe small {}\n")
-    found = _templates(ClassificationConfig(path="x", templates_file=f"{world}/templates.txt"))
+    found = templates_of(ClassificationConfig(path="x", templates_file=f"{world}/templates.txt"))
     assert found == ["a {}", "the small {}"]
     (world / "names.json").write_text(json.dumps({"dark": "circle", "bright_one": "square"}))
     one = f"{{path: {world}/classes/val, templates_file: {world}/templates.txt, class_names: {world}/names.json}}"

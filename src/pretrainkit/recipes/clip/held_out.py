@@ -175,7 +175,7 @@ class Inputs:
         if wanted.suite == "imagenet":
             names, templates = imagenet_names(images.imagenet_classes), imagenet_templates()
         else:
-            templates = cifar_templates() if wanted.suite == "cifar" else _templates(wanted)
+            templates = cifar_templates() if wanted.suite == "cifar" else templates_of(wanted)
             names = class_names(images.classes, Path(wanted.class_names) if wanted.class_names else None)
         captions = captions_of(names, templates)
         return ClassSet(
@@ -246,7 +246,8 @@ def _bad(row: str, reason: str) -> DataError:
     )
 
 
-def _templates(wanted: ClassificationConfig) -> list[str]:
+def templates_of(wanted: ClassificationConfig) -> list[str]:
+    """Return the templates of a set, from its settings or its file. Raises DataError if the file cannot be read."""
     if wanted.templates_file is None:
         return list(wanted.templates)
     try:
