@@ -450,16 +450,20 @@ def test_resnets_of_openai_are_encoders_of_timm(is_openai, tokenizer, tmp_path):
         ({"text_cfg": {"no_causal_mask": True, "pool_type": "first"}}, "the first token attends to padding"),
         ({"vision_cfg": {"no_ln_pre": True}}, "no_ln_pre True and final_ln_after_pool False with pool_type None"),
         ({"vision_cfg": {**CLIPA, "no_ln_pre": False}}, "no_ln_pre False and final_ln_after_pool True"),
+        ({"vision_cfg": {"image_size": [16, 64]}}, r"image_size \[16, 64\]"),  # as many patches as of 32 by 32 pixels
+        ({"preprocess_cfg": {"size": [32, 48]}}, r"size \[32, 48\]"),
     ],
 )
 def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
-    config = model_cfg()
+    config, preprocess = model_cfg(), change.get("preprocess_cfg", {})
     for name, values in change.items():
-        config[name] = {**config.get(name, {}), **values}
+        if name != "preprocess_cfg":
+            config[name] = {**config.get(name, {}), **values}
     folder = tmp_path / "theirs"
     folder.mkdir()
     torch.save(LikeOpenAI().state_dict(), folder / "open_clip_pytorch_model.bin")
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    about = {"model_cfg": config, "preprocess_cfg": preprocess}
+    (folder / "open_clip_config.json").write_text(json.dumps(about))
     with pytest.raises(CheckpointError, match=told):
         import_model(folder, None, tmp_path / "ours", format="openclip")
 

@@ -224,6 +224,7 @@ def _image(
     tensors: State, given: Mapping[str, Any], config: ClipRun | None
 ) -> tuple[VitConfig | TimmConfig, dict[str, Tensor]]:
     settings = given.get("vision_cfg") or {}
+    _require_square("image_size", settings.get("image_size", 224))
     if any(name.startswith(_TRUNK) for name in tensors):
         head = f"{_timm_head(settings)}." if _is_head_projection(settings) else None
         trunk = without_prefix(_TRUNK, tensors)
@@ -268,6 +269,14 @@ def _image(
         patch_dropout=settings.get("patch_dropout") or 0.0,
         layer_norm_epsilon=(settings.get("norm_kwargs") or {}).get("eps", _EPSILON),
     ), state
+
+
+def _require_square(name: str, size: Any) -> None:
+    if isinstance(size, list) and len(set(size)) > 1:
+        raise CheckpointError(
+            f"{CONFIG} has {name} {list(size)}, which this recipe does not support\n"
+            "  import a model that reads square images"
+        )
 
 
 def _is_head_projection(settings: Mapping[str, Any]) -> bool:
@@ -442,6 +451,7 @@ def _transforms(preprocess: Mapping[str, Any], image: VitConfig | TimmConfig) ->
     kernel: Any = preprocess.get("interpolation") or "bicubic"
     mode = preprocess.get("resize_mode") or "shortest"
     size = preprocess.get("size") or image.image_size or 224
+    _require_square("size", size)
     side = size if isinstance(size, int) else size[0]
     if image.image_size is None and "size" not in preprocess and isinstance(image, TimmConfig):
         side = int(TimmTower(image).encoder.pretrained_cfg["input_size"][-1])
