@@ -229,6 +229,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("huggingface", 0, edited("config.json", "architectures", value=3), "config.json is damaged"),
     ("huggingface", 0, edited("config.json", "num_attention_heads", value=3), "width 8 is not a multiple"),
     ("huggingface", 0, edited("config.json", "num_hidden_layers", value=10**9), "num_hidden_layers 1000000000"),
+    ("huggingface", 0, edited("config.json", "num_hidden_layers", value=1e9), "num_hidden_layers 1000000000.0"),
     ("huggingface", 0, edited("config.json", "vocab_size", value=2**50), "30, 8|2\\*\\*50|1125899906842624"),
     (
         "huggingface",
