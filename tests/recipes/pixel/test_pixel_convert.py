@@ -230,6 +230,19 @@ def test_a_folder_that_transformers_wrote_is_read(their_model: Reader, tmp_path:
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
+def test_an_import_tells_that_its_image_processor_normalizes(
+    their_model: Reader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of ViTMAE do: transformers gives the model other pixels than this recipe."""
+    their_model(awake_model(decoder_norm_epsilon=1e-12)).save_pretrained(tmp_path)
+    for normalizes in (False, True):
+        transformers = pytest.importorskip("transformers")
+        transformers.ViTImageProcessor(do_normalize=normalizes).save_pretrained(tmp_path)
+        caplog.clear()
+        read_huggingface(tmp_path)
+        assert ("normalizes colors, which this recipe does not" in caplog.text) == normalizes
+
+
 def test_a_pickled_file_of_tensors_is_read(tmp_path: Path) -> None:
     model = awake_model()
     write_huggingface(model.state_dict(), small_run(), tmp_path / "out")

@@ -22,6 +22,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting import transformers_folder
 from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, their_names, to_ours, to_theirs
+from pretrainkit.files.manifest import read_object
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun, Zero
 from pretrainkit.recipes.pixel.model import fitted_table, position_table
@@ -59,6 +60,7 @@ _FIELDS: dict[str, tuple[str, Any]] = {
     "initializer_range": ("initializer_range", 0.02),
 }
 """Maps our field to the original's field and to its default there, for keys that are missing in config.json."""
+_PROCESSOR_FILE = "preprocessor_config.json"
 _PROCESSOR = {
     "image_processor_type": "ViTImageProcessor",
     "do_convert_rgb": True,
@@ -247,7 +249,7 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: P
     """Create the folder `out` with `config.json`, weights with published names, the files of a renderer's folder, and
     the settings of the image processor of transformers that converts pictures to the model's input."""
     with new_transformers_folder(out, values, state) as folder:
-        (folder / "preprocessor_config.json").write_text(json.dumps(_PROCESSOR, indent=2) + "\n", "utf-8")
+        (folder / _PROCESSOR_FILE).write_text(json.dumps(_PROCESSOR, indent=2) + "\n", "utf-8")
         if renderer is not None:
             copy_renderer(renderer, folder)
 
@@ -257,6 +259,13 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
     CheckpointError if a file is missing or broken, or the model is of another kind."""
     (config, objective), _ = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     state = from_huggingface_state(read_saved(folder), config)
+    path = folder / _PROCESSOR_FILE
+    if path.is_file() and read_object(path, "copy it again").get("do_normalize", True):
+        _logger.warning(
+            "%s normalizes colors, which this recipe does not: it reads colors from 0 to 1, as PIXEL does, so that the "
+            "model gets other pixels here than in transformers",
+            path,
+        )
     table = state["encoder.position_embedding"]
     require_length(table, config, folder)
     return config.changed(grid_width=grid_width_of(table, config)), objective, state
