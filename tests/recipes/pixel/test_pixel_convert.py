@@ -233,7 +233,7 @@ def test_a_folder_that_transformers_wrote_is_read(their_model: Reader, tmp_path:
 def test_an_import_tells_that_its_image_processor_normalizes(
     their_model: Reader, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As those of ViTMAE do: transformers gives the model other pixels than this recipe."""
+    """The processors of ViTMAE do: transformers gives the model other pixels than this recipe."""
     their_model(awake_model(decoder_norm_epsilon=1e-12)).save_pretrained(tmp_path)
     for normalizes in (False, True):
         transformers = pytest.importorskip("transformers")
