@@ -473,7 +473,9 @@ PICTURES = {
     },
     "clip": {"demo-clip.png": Picture("Captions and the five nearest images of each", draw_found)},
     "fourm": {
-        "demo-fourm.png": Picture("Captions; boxes, classes and photographs made from them", copy("from-captions.png")),
+        "demo-fourm.png": Picture(
+            "Captions; boxes, classes and photographs made from them; true photographs", copy("from-captions.png")
+        ),
         "demo-fourm-views.png": Picture(
             "Photographs; captions, boxes, classes and depth made from them", copy("from-photographs.png")
         ),
@@ -533,7 +535,7 @@ def gallery(records: list[Record], docs: Path) -> str:
 
 def printed(record: Record) -> str:
     """Return a block with the lines that the record has, none of them too wide."""
-    lines = [row for line in record["printed"] for row in textwrap.wrap(line, 120, **WRAPPED) or [""]]
+    lines = [row for line in record["printed"] for row in textwrap.wrap(line, 128, **WRAPPED) or [""]]
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
 
