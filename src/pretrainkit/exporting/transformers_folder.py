@@ -40,9 +40,7 @@ def read_config(
     values = read_object(path, "copy it again")
     for part in (values, *(value for value in values.values() if isinstance(value, dict))):
         for name in _NUM_LAYERS & part.keys():
-            if (
-                isinstance(part[name], int | float) and part[name] > _MOST_LAYERS
-            ):  # names of their tensors would fill memory
+            if isinstance(part[name], int | float) and part[name] > _MOST_LAYERS:  # tensors' names would fill memory
                 raise CheckpointError(
                     f"{path} has {name} {part[name]}; it must be at most {_MOST_LAYERS}\n  copy the file again"
                 )
