@@ -195,12 +195,21 @@ def _become(
 def _send(plan: Plan, pid: int, folder: Path, rng: random.Random) -> None:
     related = sorted(processes_of(pid, folder) - {pid})
     targets = [pid]
-    if plan.target == "child" and related:
-        targets = [rng.choice(related)]
+    workers = [other for other in related if not _is_resource_tracker(other)]
+    if plan.target == "child" and workers:
+        targets = [rng.choice(workers)]
     elif plan.target == "all":
         targets += related
     for target in targets:
         signal_to(target, plan.signal)
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    """True for the process in which Python notes semaphores. If it ends, Python starts another one, which prints a
+    traceback for each of them."""
+    with suppress(OSError):
+        return b"multiprocessing.resource_tracker" in Path("/proc", str(pid), "cmdline").read_bytes()
+    return False
 
 
 def signal_to(pid: int, number: int) -> None:
