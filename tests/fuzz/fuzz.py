@@ -9,7 +9,7 @@ error or an empty message, takes more than 5 seconds of CPU time or 1 GB of memo
 connects to a host, unpickles an object, or writes outside of its folder. The input of each kind of bad execution is
 saved. Inputs that reach new lines of the project are kept and changed further.
 
-Executions are in a child process, which is watched, and started again after a crash.
+Executions are in a child process, which is watched, and started again after a crash, or when it has lost memory.
 """
 
 import argparse
@@ -45,6 +45,8 @@ MEMORY_BYTES = 1 << 30
 _POOL = 400
 _TRACED = 200
 """Executions at the beginning that are all traced; later every fourth, since tracing doubles the time."""
+_LEAKED = 3
+"""Exit code of a child whose memory grew, because libraries lose some in each execution. Another one continues."""
 _STATE = struct.Struct("<qqd")
 """Target, execution, and the CPU time of the child when it began."""
 _WRITES = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.truncate"}
@@ -220,8 +222,7 @@ class Campaign:
             if not child:
                 code = 1
                 try:
-                    self._child(first, execution)
-                    code = 0
+                    code = self._child(first, execution)
                 except BaseException:  # a fork must never return into the code of its parent
                     traceback.print_exc()
                 finally:
@@ -237,6 +238,9 @@ class Campaign:
             name = self.names[first]
             if execution < 0 or problem == "ended with 1":
                 raise RuntimeError(f"{name}: the fuzzer failed: {problem}\n{self.crash_log.read_text()}")
+            if problem == f"ended with {_LEAKED}":
+                execution += 1
+                continue
             row = self.rows.setdefault(name, {"executions": 0, "seconds": 0.0, "found": {}})
             log = self.crash_log.read_text(errors="replace")
             places = [line.strip() for line in log.splitlines() if line.strip().startswith("File ")]
@@ -273,7 +277,7 @@ class Campaign:
                 os.waitpid(child, 0)
                 return "hang"
 
-    def _child(self, first: int, execution: int) -> None:
+    def _child(self, first: int, execution: int) -> int:
         from targets import TARGETS
 
         os.environ["PRETRAINKIT_CACHE"] = str(self.root / "cache")
@@ -288,13 +292,16 @@ class Campaign:
             self._set_state(number, -1)
             Path(tempfile.tempdir).mkdir(exist_ok=True)
             fuzzer = Fuzzer(TARGETS[name], self.args.seed, sandbox)
-            self._fuzz(number, name, fuzzer, execution)
+            if not self._fuzz(number, name, fuzzer, execution):
+                return _LEAKED
             execution = 0
+        return 0
 
     def _set_state(self, target: int, execution: int) -> None:
         self.state[:] = _STATE.pack(target, execution, time.process_time())
 
-    def _fuzz(self, number: int, name: str, fuzzer: Fuzzer, execution: int) -> None:
+    def _fuzz(self, number: int, name: str, fuzzer: Fuzzer, execution: int) -> bool:
+        """Run the executions of a target. Returns False if the process has lost too much memory to continue."""
         row = self.rows.setdefault(name, {"executions": 0, "seconds": 0.0, "found": {}})
         for index, files in enumerate(fuzzer.seeds):  # loads what is loaded on first use
             try:
@@ -304,6 +311,7 @@ class Campaign:
             except Exception as error:
                 self._note(row, name, cause_of(error), files, traceback.format_exc())
         limits = resource.getrlimit(resource.RLIMIT_AS)
+        leaked = _mapped_bytes() + MEMORY_BYTES // 4
         resource.setrlimit(resource.RLIMIT_AS, (_mapped_bytes() + MEMORY_BYTES, limits[1]))
         before, end = row["seconds"], time.monotonic() + self.args.seconds - row["seconds"]
         start = shown = time.monotonic()
@@ -322,10 +330,14 @@ class Campaign:
             if time.monotonic() - shown > 5:
                 shown = time.monotonic()
                 self.progress.write_text(json.dumps(self.rows))
+            if not execution % 100 and _mapped_bytes() > leaked:
+                self.progress.write_text(json.dumps(self.rows))
+                return False
         resource.setrlimit(resource.RLIMIT_AS, limits)
         row["lines"], row["kept"] = len(fuzzer.coverage._lines), len(fuzzer.found)
         self.progress.write_text(json.dumps(self.rows))
         print(f"{name}: {execution:,} executions in {row['seconds']:.0f} s, {len(row['found'])} found", flush=True)
+        return True
 
     def _note(self, row: dict[str, Any], name: str, cause: str, files: Files, details: str) -> None:
         """Count a bad execution, and save the first input of its kind."""
