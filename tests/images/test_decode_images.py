@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.pictures import encoded, noise_image, smooth_image
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+ImageOps = pytest.importorskip("PIL.ImageOps", reason="Pillow is not installed")
 
 from pretrainkit.errors import MissingPackageError  # noqa: E402
 from pretrainkit.images import decode as decoding  # noqa: E402
@@ -79,13 +80,49 @@ def test_the_first_frame_of_a_moving_image_counts():
     assert (decode(file.getvalue()) == (255, 0, 0)).all()
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_are_not_rotated_by_exif(format, orientation):
+def turned(format, orientation):
+    """Return an image of 96 x 64 stored pixels with this EXIF orientation."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(smooth_image(96, 64), format, exif=exif)
-    assert (decode(data) == np.asarray(Image.open(io.BytesIO(data)))).all()
+    return encoded(smooth_image(96, 64), format, exif=exif)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("with_turbo", [True, False])
+def test_images_are_turned_by_exif(format, orientation, with_turbo, monkeypatch):
+    if not with_turbo:
+        monkeypatch.setattr(decoding, "_simplejpeg", lambda: None)
+    data = turned(format, orientation)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    image = open_image(data)
+    assert (image.height, image.width) == expected.shape[:2]
+    assert (image.decode() == expected).all()
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_the_size_that_is_wanted_is_that_of_the_turned_image(orientation):
+    image = open_image(turned("JPEG", orientation))
+    assert image.decode((image.width // 2, image.height // 2)).shape == (image.height // 2, image.width // 2, 3)
+    assert image.decode((image.width // 2 + 1, image.height // 2)).shape == (image.height, image.width, 3)
+
+
+def test_exif_after_the_pixels_of_a_png_counts():
+    data, chunk = turned("PNG", 1), turned("PNG", 6)
+    start = chunk.index(b"eXIf") - 4
+    chunk = chunk[start : start + 12 + int.from_bytes(chunk[start : start + 4], "big")]
+    plain = data[:start] + data[start + len(chunk) :]
+    end = plain.index(b"IEND") - 4
+    assert decode(plain).shape == (64, 96, 3)
+    assert decode(plain[:end] + chunk + plain[end:]).shape == (96, 64, 3)
+
+
+@pytest.mark.parametrize("with_turbo", [True, False])
+def test_damaged_exif_turns_nothing(with_turbo, monkeypatch):
+    if not with_turbo:
+        monkeypatch.setattr(decoding, "_simplejpeg", lambda: None)
+    data = encoded(smooth_image(96, 64), "JPEG", exif=b"Exif\0\0no TIFF at all")
+    assert decode(data).shape == (64, 96, 3)
 
 
 def test_decoders_agree_bit_for_bit_at_every_scale(only_pillow):

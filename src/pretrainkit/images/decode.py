@@ -7,14 +7,15 @@ take longer than the full size, and 3/8 longer than 4/8 (benchmarks/images.py). 
 
 JPEG is decoded by libjpeg-turbo (package simplejpeg) if it is installed; other files, and JPEG without simplejpeg, are
 decoded by Pillow. Both give the same pixels. Only the first frame of an animation is used. Transparency is dropped, as
-by Pillow's `convert("RGB")` and ZeroVL. 16-bit grey images keep their upper eight bits. The EXIF orientation is
-ignored, as in ZeroVL and CLIP.
+by Pillow's `convert("RGB")` and ZeroVL. 16-bit grey images keep their upper eight bits. Images are turned by their EXIF
+orientation, as viewers, labelling tools, transformers and datasets show them; ZeroVL and open_clip do not turn them.
 """
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,25 @@ Data = bytes | bytearray | memoryview | str | os.PathLike[str]
 
 MAX_PIXELS = 89_478_485
 """Maximum number of pixels, equal to Pillow's limit. A file of a few kilobytes can claim a size that exceeds memory."""
+
+_TURNS: Mapping[int, Callable[[Pixels], Pixels]] = {
+    1: lambda image: image,
+    2: lambda image: image[:, ::-1],
+    3: lambda image: image[::-1, ::-1],
+    4: lambda image: image[::-1],
+    5: lambda image: image.swapaxes(0, 1),
+    6: lambda image: np.rot90(image, -1),
+    7: lambda image: image[::-1, ::-1].swapaxes(0, 1),
+    8: np.rot90,
+}
+"""Functions that turn a stored image, by its EXIF orientation."""
+_SIDEWAYS = (5, 6, 7, 8)
+"""The orientations that exchange width and height."""
+_ORIENTATION_TAG = 0x0112
+_ORIENTATION_MARKS = (b"Exif\0\0", b"eXIf", b"Raw profile type exif", b"tiff:Orientation")
+"""Bytes of which a JPEG or PNG with an orientation contains some."""
+_LARGEST_JPEG_HEADER = 1 << 17
+"""The orientation of a JPEG is in its first segments, each of which has at most 64 KiB."""
 
 _SMALLEST_TO_SCALE = 64
 """A JPEG whose shorter side has fewer pixels is always decoded at full size."""
@@ -57,9 +77,11 @@ class EncodedImage:
     name: str
     """Name of the image in messages."""
     width: int
-    """Stored width in pixels."""
+    """Width in pixels, after turning."""
     height: int
-    """Stored height in pixels."""
+    """Height in pixels, after turning."""
+    orientation: int
+    """EXIF orientation; 1: the image is stored as it is shown."""
     is_jpeg: bool
     """True if the image can be decoded at a reduced size."""
     is_turbo: bool
@@ -76,7 +98,13 @@ class EncodedImage:
         """
         scale = self._scale(wanted)
         image = self._with_turbo(scale, is_fast) if self.is_turbo else None
-        return self._with_pillow(scale) if image is None else image
+        if image is None:
+            image = self._with_pillow(scale)
+        return np.ascontiguousarray(_TURNS[self.orientation](image)) if self.orientation > 1 else image
+
+    @property
+    def _stored_size(self) -> tuple[int, int]:
+        return (self.height, self.width) if self.orientation in _SIDEWAYS else (self.width, self.height)
 
     def _scale(self, wanted: tuple[int, int] | None) -> int:
         if wanted is None or not self.is_jpeg or min(self.width, self.height) < _SMALLEST_TO_SCALE:
@@ -88,11 +116,12 @@ class EncodedImage:
         """Return the pixels, or None if simplejpeg reports any error, even a stray byte. Pillow is then tried."""
         turbo = _simplejpeg()
         assert turbo is not None
+        width, height = self._stored_size
         try:
             return turbo.decode_jpeg(
                 self.content,
-                min_width=-(-self.width // scale),
-                min_height=-(-self.height // scale),
+                min_width=-(-width // scale),
+                min_height=-(-height // scale),
                 fastdct=is_fast,
                 fastupsample=is_fast,
             )
@@ -103,7 +132,8 @@ class EncodedImage:
         opened = _open(self.content, self.name)
         try:
             if scale > 1:
-                opened.draft("RGB", (self.width // scale, self.height // scale))
+                width, height = self._stored_size
+                opened.draft("RGB", (width // scale, height // scale))
             return _rgb(opened)
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise _broken(self.name, error) from error
@@ -135,10 +165,22 @@ def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
         (width, height), is_jpeg = opened.size, opened.format in ("JPEG", "MPO")
     else:
         (width, height), is_jpeg = header, True
+        start = bytes(content[:_LARGEST_JPEG_HEADER])
+        # Searching is faster than opening the file with Pillow.
+        opened = _open(content, name) if _may_be_turned(start) else None
     if width * height > MAX_PIXELS:
         raise _too_large(name, f"{width} x {height} pixels")
+    orientation = 1 if opened is None else _orientation(opened, content)
+    if orientation in _SIDEWAYS:
+        width, height = height, width
     return EncodedImage(
-        content=content, name=name, width=width, height=height, is_jpeg=is_jpeg, is_turbo=header is not None
+        content=content,
+        name=name,
+        width=width,
+        height=height,
+        orientation=orientation,
+        is_jpeg=is_jpeg,
+        is_turbo=header is not None,
     )
 
 
@@ -174,6 +216,22 @@ def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
         raise _broken(name, "the file is empty" if not len(content) else "unknown image format") from error
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise _broken(name, error) from error
+
+
+def _orientation(opened: Image, content: bytes | bytearray | memoryview) -> int:
+    """Return the EXIF orientation of an image whose pixels are not decoded yet; 1 if it has none, or a damaged one."""
+    # Pillow turns TIFF itself. It decodes a PNG to its end to search for EXIF.
+    if opened.format == "TIFF" or (opened.format == "PNG" and not _may_be_turned(bytes(content))):
+        return 1
+    try:
+        orientation = opened.getexif().get(_ORIENTATION_TAG)
+    except Exception:  # damaged EXIF raises nearly anything
+        return 1
+    return orientation if orientation in _TURNS else 1
+
+
+def _may_be_turned(content: bytes) -> bool:
+    return any(mark in content for mark in _ORIENTATION_MARKS)
 
 
 def _rgb(opened: Image) -> Pixels:

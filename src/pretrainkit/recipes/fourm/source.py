@@ -121,7 +121,8 @@ class SampleSet:
                 raise DataError(
                     f"{name} has {own_size[1]} x {own_size[0]} pixels, but {first_name} has another shape, "
                     f"{first_size[1]} x {first_size[0]}\n  all images and maps of a sample must show the same view: "
-                    "crop them in the same way, or leave out the sample"
+                    "crop and turn them in the same way (photographs are turned by their EXIF orientation), or leave "
+                    "out the sample"
                 )
         return first_size
 
