@@ -1,6 +1,7 @@
 """Class folders: sorted classes, sorted files, and messages about missing files."""
 
 import json
+import logging
 
 import pytest
 
@@ -24,6 +25,14 @@ def test_linked_folders_are_read_and_hidden_ones_are_not(flowers, tmp_path_facto
     (flowers / "rose/.ipynb_checkpoints").mkdir()
     (flowers / "rose/.ipynb_checkpoints/c-checkpoint.jpeg").touch()
     assert [path.name for path in class_folders(flowers).files] == ["c.jpeg", "e.jpg", "a.png", "b.JPG"]
+
+
+def test_files_that_are_no_images_are_reported(flowers, caplog):
+    with caplog.at_level(logging.WARNING):
+        class_folders(flowers)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "files without the extension of an image are left out: 1, such as notes.txt"
+    ]
 
 
 def test_classes_and_files_are_sorted(flowers):

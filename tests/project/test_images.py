@@ -202,6 +202,23 @@ def test_broken_lines_of_json_are_counted_with_the_place_of_the_first_ones(tmp_p
     assert "rows.jsonl:2" in str(project.record)
 
 
+def test_files_of_formats_that_cannot_be_read_are_listed_with_their_captions(tmp_path):
+    photos = put_photos(tmp_path / "photos", 2)
+    (photos / "captions.csv").write_text("image,caption\n000.png,one\nIMG_1.HEIC,two\nlost.png,three\n")
+    for name in ("IMG_1.HEIC", "IMG_2.HEIC", ".DS_Store"):
+        (photos / name).write_bytes(b"unknown")
+    found = find_loose_pairs(str(photos))
+    assert [(part.kind, part.count, part.examples) for part in found.left_out] == [
+        ("images without a caption", 1, ("001.png",)),
+        ("captions of images that do not exist", 1, ("lost.png",)),
+        ("files that are neither images nor captions", 2, ("IMG_1.HEIC", "IMG_2.HEIC")),
+    ]
+    for photo in photos.glob("*.png"):
+        photo.unlink()
+    with pytest.raises(DataError, match=r"has no images .*; it has IMG_1\.HEIC"):
+        find_loose_pairs(str(photos))
+
+
 def test_a_quotation_mark_that_is_not_closed_costs_its_row_alone_and_is_counted(tmp_path):
     photos = put_photos(tmp_path / "photos", 3)
     long = '"' + "x" * 200_000

@@ -38,7 +38,6 @@ CROP_SETTINGS = "crop_settings"
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 Suffixes = Mapping[str, Sequence[str]]
 """File extensions of each modality's folder, in lower case."""
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _NUMPY = b"\x93NUMPY"
 BAD_ARRAYS = (
     *(ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, LookupError),

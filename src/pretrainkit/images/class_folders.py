@@ -1,6 +1,7 @@
 """Image folders with one subfolder per class: FOLDER/CLASS/IMAGE. This module does not import torch."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.sources import files_below
+from pretrainkit.images.decode import IMAGE_SUFFIXES
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff"})
-"""File name extensions of images."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,20 @@ def image_files(folder: Path) -> list[Path]:
     folder does not exist or contains no image."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder of images")
-    files = [path for path in files_below(folder) if path.suffix.lower() in SUFFIXES]
-    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    if not files:
-        raise DataError(f"{folder} contains no image\n  supported extensions: {', '.join(sorted(SUFFIXES))}")
-    return files
+    files = [
+        path for path in files_below(folder) if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    images = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    if not images:
+        raise DataError(f"{folder} contains no image\n  supported extensions: {', '.join(sorted(IMAGE_SUFFIXES))}")
+    if others := [path for path in files if path.suffix.lower() not in IMAGE_SUFFIXES]:
+        _log.warning(
+            "%s: files without the extension of an image are left out: %d, such as %s",
+            folder,
+            len(others),
+            others[0].name,
+        )
+    return images
 
 
 def class_folders(folder: Path) -> ClassFolders:

@@ -34,6 +34,9 @@ Reason = Literal["missing", "broken", "too large"]
 Data = bytes | bytearray | memoryview | str | os.PathLike[str]
 """The content of a file, or its path."""
 
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".avif", ".jfif")
+"""File name extensions of images that Pillow reads, in lower case; the most frequent ones first."""
+
 MAX_PIXELS = 89_478_485
 """Maximum number of pixels, equal to Pillow's limit. A file of a few kilobytes can claim a size that exceeds memory."""
 

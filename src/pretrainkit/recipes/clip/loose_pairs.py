@@ -16,7 +16,7 @@ from typing import Any
 from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.errors import DataError
 from pretrainkit.files.sources import files_below
-from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
+from pretrainkit.images.decode import IMAGE_SUFFIXES
 
 IMAGE_COLUMNS = ("image", "filepath", "file_name", "filename", "image_path", "image_name", "path")
 CAPTION_COLUMNS = ("caption", "text", "title", "captions")
@@ -49,24 +49,30 @@ class LoosePairs:
 
 def find_loose_pairs(folder: str) -> LoosePairs:
     """Find images and captions below a folder. Raises DataError if there are no images, or none has a caption."""
-    files = [path.relative_to(folder).as_posix() for path in files_below(Path(folder))]
-    images = sorted(name for name in files if name.lower().endswith(tuple(f".{ending}" for ending in IMAGE_ENDINGS)))
+    files = sorted(path.relative_to(folder).as_posix() for path in files_below(Path(folder)))
+    images = [name for name in files if name.lower().endswith(IMAGE_SUFFIXES)]
+    others = [name for name in files if not name.lower().endswith((*IMAGE_SUFFIXES, *_TABLES))]
+    others = [name for name in others if not Path(name).name.startswith(".")]
     if not images:
-        raise DataError(f"{folder} has no images ({', '.join(IMAGE_ENDINGS)})\n  give a folder with images")
+        example = f"; it has {others[0]}" if others else ""
+        raise DataError(
+            f"{folder} has no images ({', '.join(IMAGE_SUFFIXES)}){example}\n"
+            "  give a folder with images, or convert them to one of these formats"
+        )
     captions: dict[str, list[str]] = {}
     num_unknown, unknown = 0, ""
     broken: list[str] = []
     # A name alone is enough only if no other folder has an image of this name.
     counts = Counter(Path(image).name for image in images)
     by_name = {Path(image).name: image for image in images if counts[Path(image).name] == 1}
-    known = set(images)
+    known, other_names = set(images), {Path(name).name for name in others}
     for table in sorted(name for name in files if name.lower().endswith(_TABLES)):
         for name, caption in _rows(folder, table, broken):
             beside = os.path.normpath(os.path.join(os.path.dirname(table), name))
             image = beside if beside in known else by_name.get(Path(name).name)
-            if image is None:
+            if image is None and Path(name).name not in other_names:
                 num_unknown, unknown = num_unknown + 1, unknown or name or f"a row of {table} without an image"
-            elif caption:
+            elif image is not None and caption:
                 captions.setdefault(image, []).append(caption)
     for image in images:
         text = Path(folder, image).with_suffix(".txt")
@@ -88,6 +94,8 @@ def find_loose_pairs(folder: str) -> LoosePairs:
     left_out = [LeftOut("images without a caption", len(without), tuple(without[:3]))] if without else []
     if num_unknown:
         left_out.append(LeftOut("captions of images that do not exist", num_unknown, (unknown,)))
+    if others:
+        left_out.append(LeftOut("files that are neither images nor captions", len(others), tuple(others[:3])))
     if broken:
         left_out.append(LeftOut("rows that cannot be read", len(broken), tuple(broken[:3])))
     return LoosePairs(folder, {image: captions[image] for image in images if image in captions}, tuple(left_out))

@@ -29,10 +29,11 @@ from pretrainkit.data.tar import (
 from pretrainkit.errors import DataError, MissingSplitError
 from pretrainkit.files.manifest import expected_form
 from pretrainkit.files.sources import explained_read_errors
+from pretrainkit.images.decode import IMAGE_SUFFIXES
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_columns, split_names, whole_numbers
 
-IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
+IMAGE_ENDINGS = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
 """Keys of captions: `json:KEY` is a value inside the sample's .json, others are extensions."""
 _SKIPPED = b"skipped"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.corpus.survey import LeftOut
-from pretrainkit.data.aligned_samples import IMAGE_SUFFIXES, read_map
+from pretrainkit.data.aligned_samples import read_map
 from pretrainkit.errors import DataError
-from pretrainkit.images.decode import open_image
+from pretrainkit.images.decode import IMAGE_SUFFIXES, open_image
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.readers import JSON_SUFFIXES, boxes_of, texts_of

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from pretrainkit.data.aligned_crops import Part
 from pretrainkit.data.aligned_samples import (
     BAD_ARRAYS,
-    IMAGE_SUFFIXES,
     map_size,
     read_array,
     read_map,
@@ -30,7 +29,7 @@ from pretrainkit.data.aligned_samples import (
     standardised,
 )
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.images.decode import open_image
+from pretrainkit.images.decode import IMAGE_SUFFIXES, open_image
 from pretrainkit.recipes.fourm import serialise
 from pretrainkit.recipes.fourm.config import FourMDataConfig
 from pretrainkit.recipes.fourm.modality import Modality

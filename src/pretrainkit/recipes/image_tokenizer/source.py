@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, draw_part
 from pretrainkit.data.aligned_samples import (
-    IMAGE_SUFFIXES,
     Samples,
     folders_of,
     map_size,
@@ -27,7 +26,7 @@ from pretrainkit.data.aligned_samples import (
 )
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.images.decode import open_image
+from pretrainkit.images.decode import IMAGE_SUFFIXES, open_image
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model_config import Domain, ImageTokenizerModelConfig
 from pretrainkit.recipes.recipe import Split
