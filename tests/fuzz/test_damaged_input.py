@@ -237,6 +237,13 @@ CASES: list[tuple[str, int, Change, str]] = [
         edited("tokenizer.json", "post_processor", "single", value=[{"SpecialToken": {"id": "x", "type_id": 0}}]),
         "the tokenizer in .* cannot be read",
     ),
+    ("huggingface", 3, edited("tokenizer.json", "model", "vocab", "[UNK]", value=2**31), "but an id of 2147483648"),
+    (
+        "huggingface",
+        3,
+        put("config.json", b'{"model_type": "clip_text_model", "vocab_size": "x"}'),
+        "cannot read the config",
+    ),
     ("tokenizer-json", 0, edited("tokenizer.json", "model", "vocab", value={"a": 2**32 - 1, "[UNK]": 0}), "is broken"),
     ("tokenizer-json", 0, edited("tokenizer.json", "model", "unk_token", value="none"), "is broken"),
     ("tokenizer-json", 0, put("tokenizer_config.json", b"[1]"), "tokenizer_config.json contains a list"),

@@ -27,6 +27,9 @@ TOKENIZER_JSON = "tokenizer.json"
 CONFIG_JSON = "tokenizer_config.json"
 PUNKT_JSON = "punkt.json"
 FORMAT = "pretrainkit tokenizer 1"
+RESTORE = "restore the folder from a copy, or train the tokenizer again"
+_MOST_UNUSED = 1 << 20
+"""Number of ids without a piece that a vocabulary may have, in addition to one for each of its pieces."""
 _OF_OTHERS = ("special_tokens_map.json", "spiece.model", "tokenizer.model")
 _FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, PUNKT_JSON, *_OF_OTHERS, "manifest.json")
 """All files of a tokenizer; see the module docstring."""
@@ -93,6 +96,21 @@ def read_tokenizer_json(path: Path) -> bytes:
         return content
     changed |= wanted
     return json.dumps(values).encode()
+
+
+def pieces_by_id(vocabulary: Mapping[str, int], folder: Path) -> list[str]:
+    """Return the piece of each id of a vocabulary, "" for ids without one. Raises DataError, which names `folder`, if
+    most ids would have none."""
+    size = max(vocabulary.values(), default=-1) + 1
+    if size > _MOST_UNUSED + 2 * len(vocabulary):  # it would take memory for each of them
+        raise DataError(
+            f"the tokenizer in {folder} is broken: it has {len(vocabulary)} pieces, but an id of {size - 1}\n"
+            f"  {RESTORE}"
+        )
+    pieces = [""] * size
+    for piece, index in vocabulary.items():
+        pieces[index] = piece
+    return pieces
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -26,9 +26,6 @@ from pretrainkit.tokenizers.special import SpecialIds
 Ids = NDArray[np.int32]
 ControlPieces = Literal["text", "ids"]
 """Reading of control pieces that are spelled out in a text: as ordinary text, or as their ids as in AutoTokenizer."""
-_RESTORE = "restore the folder from a copy, or train the tokenizer again"
-_MOST_UNUSED = 1 << 20
-"""Number of ids without a piece that a vocabulary may have, in addition to one for each of its pieces."""
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _PRINTED_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER_BYTES = sorted({*range(256)}.difference(_PRINTED_BYTES))
@@ -157,7 +154,7 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, folder: Path, special: SpecialIds | None) -> None:
         path = folder / files.MODEL
         name = f"the tokenizer in {folder} is broken: {path.name}"
-        self._model, self._pieces = open_sentencepiece(path.read_bytes(), name, _RESTORE)
+        self._model, self._pieces = open_sentencepiece(path.read_bytes(), name, files.RESTORE)
         self.folder, self.kind = folder, "unigram"
         self.fingerprint = files.model_fingerprint(folder)
         self.vocab_size = len(self._pieces)
@@ -206,12 +203,8 @@ class HuggingFaceTokenizer(Tokenizer):
         self.folder, self.kind = folder, str(content["model"].get("type", "")).lower()
         self.fingerprint = files.model_fingerprint(folder)
         vocabulary = self._model.get_vocab()
-        self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        if self.vocab_size > _MOST_UNUSED + 2 * len(vocabulary):  # it would take memory for each of them
-            raise _broken(folder, f"{path.name} has {len(vocabulary)} pieces, but an id of {self.vocab_size - 1}")
-        self._pieces = [""] * self.vocab_size
-        for piece, index in vocabulary.items():
-            self._pieces[index] = piece
+        self._pieces = files.pieces_by_id(vocabulary, folder)
+        self.vocab_size = len(self._pieces)
         self._is_byte_level = "ByteLevel" in json.dumps(content.get("pre_tokenizer"))
         self.special = special or _special_ids(vocabulary, folder)
         named = {token["content"] for token in content.get("added_tokens", []) if token.get("special")}
@@ -285,7 +278,7 @@ def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
     roles = dict(_ROLES)
     for name in ("special_tokens_map.json", files.CONFIG_JSON):
         if (folder / name).is_file():
-            content = read_object(folder / name, _RESTORE)
+            content = read_object(folder / name, files.RESTORE)
             for role in _ROLES:
                 token = content.get(f"{role}_token")
                 if text := token.get("content") if isinstance(token, dict) else token:
@@ -303,4 +296,4 @@ def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
 
 
 def _broken(folder: Path, problem: str) -> DataError:
-    return DataError(f"the tokenizer in {folder} is broken: {problem}\n  {_RESTORE}")
+    return DataError(f"the tokenizer in {folder} is broken: {problem}\n  {files.RESTORE}")

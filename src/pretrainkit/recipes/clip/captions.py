@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import read_object
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextAugmentConfig
-from pretrainkit.tokenizers.folder import read_tokenizer_json
+from pretrainkit.tokenizers.folder import pieces_by_id, read_tokenizer_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -49,8 +49,7 @@ class CaptionTokenizer:
         self._model.no_padding()
         self._model.no_truncation()
         self._model.encode_special_tokens = not reads_control_tokens
-        by_id = {index: piece for piece, index in self._model.get_vocab(with_added_tokens=True).items()}
-        self.pieces = [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
+        self.pieces = pieces_by_id(self._model.get_vocab(with_added_tokens=True), folder)
         """Text of each id; "" for unused ids."""
         self.vocab_size = len(self.pieces)
         self.is_wordpiece = type(self._model.model).__name__ == "WordPiece"

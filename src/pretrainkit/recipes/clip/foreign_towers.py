@@ -198,7 +198,7 @@ def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> An
     kind = values.pop("model_type", None)
     try:
         config = auto.AutoConfig.for_model(kind, **values)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # each of the classes checks its values with errors of its own
         raise ConfigError(
             f"transformers cannot read the architecture of model.text, model_type {kind!r}: {error}\n"
             "  give the folder of a text encoder"

@@ -112,7 +112,7 @@ def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
     model_type = values.pop("model_type", None)
     try:
         config = import_transformers().AutoConfig.for_model(model_type, **values)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # each of the classes checks its values with errors of its own
         raise CheckpointError(
             f"transformers cannot read the config.json of {origin}, model_type {model_type!r}: {error}\n"
             "  use the folder of a text encoder, such as BERT, RoBERTa, DeBERTa or ELECTRA"
