@@ -211,7 +211,7 @@ def test_the_block_mask_of_flex_attention_is_that_of_torch(num_queries: int, num
         segments[0][0] = 1  # one example in the whole row
     prefix = torch.rand(5, num_keys, generator=generator) > 0.5 if is_causal else None
     mask = flex_pairs(*segments, is_causal=is_causal, is_prefix_BP=prefix).block_mask
-    expected = create_block_mask(mask.mask_mod, 5, None, *mask.seq_lengths, device="cpu")
+    expected = create_block_mask(mask.mask_mod, 5, None, *mask.seq_lengths, device=segments[0].device)
     lists = [
         f"{full}{kind}"
         for full in ("", "full_")

@@ -159,7 +159,10 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
 def test_an_open_model_generates_and_scores(export, predictor):
     opened = pretrainkit.open_model(export)
     (answer,) = opened.generate(["the boat"], beams=2, max_length=5)
-    assert answer == pretrainkit.generate(export, ["the boat"], beams=2, max_length=5, device="cpu")[0]
+    (again,) = pretrainkit.generate(export, ["the boat"], beams=2, max_length=5, device="cpu")
+    scores = [[row.pop("score") for row in reply["answers"]] for reply in (answer, again)]
+    assert answer == again
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
     vocabulary = SentencePieceVocabulary(export / "tokenizer/sentencepiece.model", 100)
     asked, said = ([*vocabulary.encode(text), 1] for text in ("the boat", "a man"))
     assert opened.score([("the boat", "a man")]) == pytest.approx(predictor.score([{"inputs": asked, "targets": said}]))
