@@ -242,14 +242,15 @@ def test_a_quotation_mark_does_not_join_rows_of_captions(tmp_path):
 
 def test_captions_of_excel_and_other_encodings(tmp_path):
     """A byte order mark is no part of a caption, and a text that is not UTF-8 is counted, not altered."""
-    photos = put_photos(tmp_path / "photos", 4)
+    photos = put_photos(tmp_path / "photos", 5)
     (photos / "a.csv").write_bytes("\ufeffimage,caption\r\n000.png,café\r\n".encode())
     (photos / "b.csv").write_bytes("image,caption\r\n001.png,café\r\n".encode("latin-1"))
     (photos / "002.txt").write_bytes("\ufeffcafé\r\n".encode())
     (photos / "003.txt").write_bytes("café".encode("latin-1"))
+    (photos / "004.txt").write_bytes("cafe".encode("utf-16-le"))
     found = find_loose_pairs(str(photos))
     assert found.captions == {"000.png": ["café"], "002.png": ["café"]}
-    assert found.left_out[1].examples == ("b.csv:2", "003.txt")
+    assert found.left_out[1].examples == ("b.csv:2", "003.txt", "004.txt")
 
 
 def test_a_name_that_several_folders_have_is_not_guessed(tmp_path):

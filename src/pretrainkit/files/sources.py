@@ -64,6 +64,8 @@ _FETCH_AGAIN = "download or create the file again; it is not skipped, because it
 LARGEST_TEXT = 1 << 28
 """Largest line or book in bytes: a compressed file of a megabyte can have a line of a gigabyte."""
 _CHUNK_BYTES = 1 << 20
+_MOST_ZEROS = 0.02
+"""Largest share of zero bytes in a text. UTF-16 has more, even where only spaces and line feeds are ASCII."""
 _PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so it is small enough for highly compressed text
 
 
@@ -404,8 +406,22 @@ OnBytes = Callable[[int], None] | None
 
 
 def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a file in pieces of about a megabyte. Raises DataError if the file is truncated,
-    or not compressed as its name says."""
+    """Yield the decompressed bytes of a text file in pieces of about a megabyte. Raises DataError if the file is
+    truncated, not compressed as its name says, or UTF-16, of which many lines are valid UTF-8."""
+    chunks = _unpacked_chunks(source, on_bytes)
+    first = next(chunks, b"")
+    if first.count(0) > _MOST_ZEROS * len(first):
+        order = "LE" if first[1::2].count(0) >= first[::2].count(0) else "BE"
+        raise DataError(
+            f"{source.address} is not UTF-8 text: {first.count(0) / len(first):.0%} of its first {len(first):,} bytes "
+            f"are zero, as in UTF-16\n  convert it (for example iconv -f UTF-16{order} -t UTF-8), or leave it out"
+        )
+    if first:
+        yield first
+    yield from chunks
+
+
+def _unpacked_chunks(source: SourceFile, on_bytes: OnBytes) -> Iterator[bytes]:
     with open_source(source.address) as file:
         packed = source.suffix in (".zst", ".gz")
         if source.begin is not None:

@@ -416,6 +416,22 @@ def test_an_invalid_json_file_costs_only_its_sample(tokenizer, tmp_path):
     assert "00002.json is not JSON" in source.sets[0].torn[0]
 
 
+def test_captions_that_are_not_utf8_cost_only_their_samples(tokenizer, tmp_path):
+    samples = samples_of(8)
+    text = samples[0]["txt"].decode()
+    for number, encoding in enumerate(("utf-8-sig", "utf-16", "utf-16-le")):
+        samples[number]["txt"] = text.encode(encoding)
+    samples[3]["txt"] = "café".encode("latin-1")
+    source = opened(tokenizer, [write_samples(tmp_path / "a.tar", samples)], max_bad_fraction=0.5)
+    (pairs,) = source.sets
+    assert (len(pairs), pairs.caption(0)) == (5, text)
+    assert [problem.partition(": ")[2] for problem in pairs.torn] == [
+        "00001.txt is not UTF-8: invalid start byte",
+        "00002.txt is not UTF-8: it has zeros, as UTF-16 has",
+        "00003.txt is not UTF-8: unexpected end of data",
+    ]
+
+
 def test_a_set_of_archives_of_which_none_can_be_read_is_refused_with_the_reason(tokenizer, tmp_path):
     whole = write_samples(tmp_path / "a.tar", samples_of(2)).read_bytes()
     (tmp_path / "a.tar").write_bytes(gzip.compress(whole))

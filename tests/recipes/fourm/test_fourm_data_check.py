@@ -80,7 +80,8 @@ def test_a_deep_check_reads_every_file_and_names_unusable_ones(data, tmp_path):
         ),
         "det/0000/00004.json": (json.dumps({"instances": [in_pixels]}).encode(), "shares of the image"),
         "caption/0000/00004.txt": (b"[1, 2]", "contains no texts"),
-        "caption/0000/00003.txt": ("café".encode("latin-1"), "is not UTF-8"),
+        "caption/0000/00003.txt": ("café".encode("latin-1"), "is not UTF-8: 'utf-8' codec"),
+        "caption/0000/00002.txt": ("cafe".encode("utf-16-le"), "it has zeros, as UTF-16 has"),
         "seg/0000/00004.png": (png(np.full((40, 40, 3), (1, 2, 3), np.uint8)), "has colours"),
     }
     config = config_with(data)

@@ -77,11 +77,11 @@ def find_loose_pairs(folder: str) -> LoosePairs:
     for image in images:
         text = Path(folder, image).with_suffix(".txt")
         if image not in captions and text.is_file():
-            try:
-                lines = text.read_text(encoding="utf-8-sig").splitlines()
-            except UnicodeDecodeError:
+            content = text.read_text(encoding="utf-8-sig", errors="surrogateescape")
+            if not _is_utf8(content):
                 broken.append(text.relative_to(folder).as_posix())
                 continue
+            lines = content.splitlines()
             if texts := [line.strip() for line in lines if line.strip()]:
                 captions[image] = texts
     if not captions:
@@ -158,8 +158,9 @@ def _objects(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[di
 
 
 def _is_utf8(text: str) -> bool:
-    """Return False if the text has bytes that are not UTF-8; they were read as halves of surrogate pairs."""
-    return not any("\udc80" <= character <= "\udcff" for character in text)
+    """Return False if the text has bytes that are not UTF-8 (they were read as halves of surrogate pairs), or zeros, as
+    UTF-16 has."""
+    return not any("\udc80" <= character <= "\udcff" or character == "\0" for character in text)
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> Any:

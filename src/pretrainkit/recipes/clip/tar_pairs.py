@@ -198,15 +198,14 @@ def index_archive(path: str, endings: Sequence[str], keys: Sequence[str], is_dra
                 skipped["sample without an image"] += 1
                 continue
             try:
-                about = json.loads(_text(file, files["json"])) if "json" in files else {}
+                about = _json(file, files["json"]) if "json" in files else {}
+                texts = [_caption(file, files, about, key) for key in keys]
             except ValueError as error:
-                torn.append(f"{files['json'].name} is not JSON: {error}")
+                torn.append(str(error))
                 continue
-            about = about if isinstance(about, dict) else {}
             if about.get("status", "success") != "success":  # img2dataset writes the status of each download
                 skipped[f"status {about['status']}"] += 1
                 continue
-            texts = [_caption(file, files, about, key) for key in keys]
             if not is_drawn:
                 texts = [next((text for text in texts if text is not None), None)]
             if all(text is None for text in texts):
@@ -240,9 +239,26 @@ def _samples(members: Iterator[Member]) -> Iterator[dict[str, Member]]:
         yield {member.name[len(key) + 1 :].lower(): member for member in files}
 
 
+def _json(file: Any, member: Member) -> dict[str, Any]:
+    """Return the object in a file; empty if it contains another value. Raises ValueError if it is not JSON."""
+    try:
+        value = json.loads(_text(file, member))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{member.name} is not JSON: {error}") from error
+    return value if isinstance(value, dict) else {}
+
+
 def _text(file: Any, member: Member) -> str:
+    """Return the text of a file. Raises ValueError if it is not UTF-8, or has zeros as UTF-16 has."""
     file.seek(member.offset)
-    return file.read(member.num_bytes).decode("utf-8", errors="replace")
+    raw = file.read(member.num_bytes)
+    try:
+        text = str(raw, "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{member.name} is not UTF-8: {error.reason}") from error
+    if "\0" in text:
+        raise ValueError(f"{member.name} is not UTF-8: it has zeros, as UTF-16 has")
+    return text
 
 
 def _caption(file: Any, files: dict[str, Member], about: dict[str, Any], key: str) -> str | list[str] | None:

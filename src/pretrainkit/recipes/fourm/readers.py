@@ -373,9 +373,11 @@ def _json_or_text(content: bytes, name: str) -> Any:
         with contextlib.suppress(DataError):  # a text may begin with a bracket
             return _json(content, name)
     try:
+        if b"\0" in content:
+            raise ValueError("it has zeros, as UTF-16 has")
         return content.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name} is not UTF-8: {error.reason}\n  convert it, or leave out its sample") from error
+    except ValueError as error:
+        raise DataError(f"{name} is not UTF-8: {error}\n  convert it, or leave out its sample") from error
 
 
 def texts_of(content: bytes, name: str) -> list[str]:
