@@ -380,6 +380,19 @@ CASES = [
         "pretrainkit import FOLDER --recipe glue",
         {"FOLDER": "pixel-cls", "+": "--out {out}"},
     ),
+    Case(f"{OWN} init_from=topics --out {{out}}", "init.recipe=huggingface"),
+    Case("import electra --recipe glue --out {out}", "leave out --recipe"),
+    Case(
+        "predict verdicts --input claims.jsonl --out {out}",
+        "pretrainkit infer MODEL .+",
+        {"MODEL": "verdicts", "COLUMN": "claim", "ROWS": "claims.jsonl", "ANSWERS": "{out}"},
+    ),
+    Case("evaluate verdicts data.valid=claims.jsonl data.label=verdict", r"data.texts=\[COLUMN\]", {"COLUMN": "claim"}),
+    Case(
+        "evaluate verdicts data.valid=claims.jsonl data.label=verdict",
+        r"data.texts=\[FIRST,SECOND\]",
+        {"FIRST": "claim", "SECOND": "claim"},
+    ),
     Case("export attending --out {out}", "--format safetensors"),
     Case("import foreign/tree.npz --recipe t5 --format t5x", "--out FOLDER", {"FOLDER": "{out}"}),
     Case("import foreign/tree.npz --recipe t5 --format t5x", "--dry-run"),
@@ -572,9 +585,13 @@ def put_encoders(folder: Path) -> None:
     ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
     modern = transformers.ModernBertConfig(**sizes, **ids, classifier_pooling="mean")
     transformers.ModernBertForSequenceClassification(modern).save_pretrained(folder / "modern")
+    for name, labels in {"verdicts": {"id2label": {0: "y", 1: "n"}}, "topics": {"num_labels": 3}}.items():
+        kind = "multi_label_classification" if name == "topics" else None
+        config = transformers.BertConfig(**sizes, problem_type=kind, **labels)
+        transformers.BertForSequenceClassification(config).save_pretrained(folder / name)
     t5 = transformers.T5Config(vocab_size=600, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     transformers.T5ForSequenceClassification(t5).save_pretrained(folder / "t5-classifier")
-    for name in ("electra", "modern", "maskless"):
+    for name in ("electra", "modern", "maskless", "verdicts", "topics"):
         toys.write_tokenizer(folder / name)
     (folder / "maskless" / "tokenizer_config.json").unlink()
     path = folder / "maskless" / "tokenizer.json"

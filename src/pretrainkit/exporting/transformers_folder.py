@@ -48,6 +48,27 @@ def read_config(
         return parse(values), values
 
 
+def parts_beside_encoder(folder: Path) -> list[str]:
+    """Return what a model of sentence-transformers has before and behind its encoder, such as "Pooling (mean)"; nothing
+    for other folders. Raises DataError if its settings are damaged."""
+    if not (folder / "modules.json").is_file():
+        return []
+    parts = []
+    with expected_form(folder / "modules.json", "copy the folder again"):
+        for path in folder.glob("sentence_*_config.json"):
+            parts += ["do_lower_case"] if json.loads(path.read_bytes()).get("do_lower_case") else []
+        for module in json.loads((folder / "modules.json").read_bytes()):
+            kind, settings = module["type"].rpartition(".")[2], folder / module["path"] / "config.json"
+            if kind == "Pooling" and settings.is_file():
+                pooling, prefix = json.loads(settings.read_bytes()), "pooling_mode_"
+                # Before version 6, there was a bool for each way of pooling.
+                modes = [name.removeprefix(prefix) for name in pooling if name.startswith(prefix) and pooling[name]]
+                mode = pooling.get("pooling_mode", modes)
+                kind += f" ({mode if isinstance(mode, str) else ' and '.join(mode)})"
+            parts += [] if kind == "Transformer" else [kind]
+    return parts
+
+
 def only(values: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Raise CheckpointError if a field of a `config.json` is present and differs from its only supported value."""
     for name, value in known.items():

@@ -55,6 +55,8 @@ class ImportedTextClassifier:
     """Input of the head, as in `TextClassifier`."""
     length: int | None = None
     """Number of tokens per example in training; None if unknown."""
+    dropout: float | None = None
+    """Dropout rate before the head; None: that of the encoder."""
 
 
 class ConvertsClassifiers(Capability[Run]):

@@ -304,11 +304,13 @@ def import_model(
     if not (Path(path) / "config.json").is_file():
         if (Path(path) / "open_clip_config.json").is_file():
             raise DataError(f"{path} is a model of open_clip, not of transformers\n  add --format openclip")
+        if inner := next(Path(path).glob("0_*/config.json"), None):  # older models of sentence-transformers
+            raise DataError(f"{path} has no config.json\n  pass the folder of its encoder, {inner.parent}")
         raise DataError(
             f"{path} is not a folder written by transformers: it has no config.json\n"
             "  name the system that wrote it with --format; runs, checkpoints and exports of pretrainkit need no import"
         )
-    opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=own_tokenizer)
+    opened = open_model(path, recipe=recipe, pooling=pooling, tokenizer=own_tokenizer)
     require_ids_of_model(opened.config, own_tokenizer)
     known = read_settings(Path(path) / SETTINGS) is not None
     if not known:
@@ -371,13 +373,3 @@ def _recipe_of_format(format: str) -> str:
         ["huggingface", *(known_format for recipe in readers.values() for known_format in recipe.file_formats)]
     )
     raise InputError(f"no recipe reads the format {format!r}\n  formats: {known}")
-
-
-def _recipe_of_folder(folder: Path) -> str:
-    """Return the recipe that reads a folder of transformers. A recipe that also reads folders without a recipe name is
-    preferred for its own model types."""
-    kind = read_object(folder / "config.json", "copy the folder again").get("model_type")
-    for name, recipe in recipes_able(ReadsHuggingFace).items():
-        if recipe.reads_unnamed_huggingface and kind in (None, *recipe.huggingface_types):
-            return name
-    return recipe_of_export(folder)

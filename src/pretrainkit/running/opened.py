@@ -118,6 +118,7 @@ def read_model(
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.exporting.transformers_folder import parts_beside_encoder
     from pretrainkit.training.checkpoints.checkpoint import read_weights
 
     is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
@@ -125,6 +126,12 @@ def read_model(
         raise CheckpointError(f"{path} is an export with one set of weights\n  use the run that it came from")
     if (path / "config.json").is_file():  # an export to Hugging Face, or a folder of transformers
         settings = read_settings(path / SETTINGS)
+        if parts := parts_beside_encoder(path):
+            _log.warning(
+                "%s is a model of sentence-transformers, of which only the encoder is read, without %s\n"
+                "  model.pooling chooses how fine-tuning pools the vectors of tokens; prompts are a part of your texts",
+                *(path, ", ".join(parts)),
+            )
         own = None if settings is None else settings.config.get("recipe")
         reader = find_recipe(recipe or own or recipe_of_export(path))
         able_reader = able(reader, ReadsHuggingFace)

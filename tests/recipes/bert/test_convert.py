@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.api import import_model, open_model
+from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.convert import (
     DEFAULT_SPECIAL_IDS,
@@ -243,3 +244,40 @@ def test_tensors_in_parts_and_broken_files(tmp_path):
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"lists the part 'b\.safetensors'"):
         read_tensors(tmp_path)
+
+
+POOLINGS = {
+    "Pooling (mean)": {"pooling_mode": "mean", "include_prompt": True},
+    "Pooling (cls and max)": {"pooling_mode": ["cls", "max"]},
+    "Pooling (mean_tokens)": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+}
+
+
+@pytest.mark.parametrize("expected", POOLINGS)
+def test_parts_of_sentence_transformers_that_are_not_read_are_reported(tmp_path, caplog, expected):
+    """Sentence-transformers saves these modules behind an encoder."""
+    folder = tmp_path / "model"
+    config = run_config()
+    RECIPE.export_huggingface(config, random_model(config), None, folder)
+    kinds = {"": "base.modules.transformer.Transformer", "1_Pooling": "models.Pooling", "2_Dense": "models.Dense"}
+    modules = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(POOLINGS[expected]))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32, "do_lower_case": True}))
+    with caplog.at_level(logging.WARNING):
+        open_model(folder)
+    assert f"only the encoder is read, without do_lower_case, {expected}, Dense\n" in caplog.text
+
+    modules[0].pop("type")
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(DataError, match=r"modules\.json is damaged"):
+        open_model(folder)
+
+
+def test_a_model_of_sentence_transformers_may_have_its_encoder_in_a_subfolder(tmp_path):
+    config = run_config()
+    RECIPE.export_huggingface(config, random_model(config), None, tmp_path / "model" / "0_Transformer")
+    with pytest.raises(DataError, match="pass the folder of its encoder, .*0_Transformer"):
+        import_model(tmp_path / "model", None, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from pretrainkit import api
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.recipes.exchange import ConvertsClassifiers
+from pretrainkit.recipes.registry import able, find_recipe
 from support.glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
 from support.whole_runs import assert_exports_are_the_run
 
@@ -161,6 +163,67 @@ def test_a_classifier_of_another_family_is_read_with_its_head(glue, tmp_path, tr
         for name in ("run", "hf")
     ]
     assert said[0].read_text() == said[1].read_text()
+
+
+def save_classifier(transformers, folder, kind="SequenceClassification", **settings):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=len(WORDS), **SHAPE, **SPECIAL_IDS, **settings)
+    model = getattr(transformers, f"BertFor{kind}")(config).eval()
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return model
+
+
+def test_an_imported_classifier_predicts_as_in_transformers(tmp_path, transformers):
+    """Without a recipe, it keeps its head and its dropout, and no text is cut that its encoder can read."""
+    names = {0: "b", 1: "c", 2: "a"}
+    theirs = save_classifier(transformers, tmp_path / "saved", id2label=names, classifier_dropout=0.4)
+    api.import_model(tmp_path / "saved", None, tmp_path / "ours")
+    config = api.open_model(tmp_path / "ours").config
+    assert (config.recipe, config.data.kind, config.model.dropout) == ("glue", "classes", 0.4)
+
+    texts = ["the film was fine", "dull " * 300]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"said": text}) + "\n" for text in texts))
+    rows = {"input": tmp_path / "rows.jsonl", "device": "cpu"}
+    with pytest.raises(DataError, match="no columns of texts are set"):
+        api.predict(tmp_path / "ours", tmp_path / "out.jsonl", **rows)
+    settings = ["data.texts=[said]", "precision.compute=float32"]
+    out = api.infer(tmp_path / "ours", tmp_path / "out.jsonl", overrides=settings, **rows)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    for text, line in zip(texts, out.read_text().splitlines(), strict=True):
+        ids = [SPECIAL.cls, *tokenizer(text, add_special_tokens=False)["input_ids"], SPECIAL.sep]
+        with torch.no_grad():
+            expected = theirs(torch.tensor([ids])).logits[0].softmax(0)
+        found = json.loads(line)["probabilities"]
+        assert list(found) == list(names.values())
+        torch.testing.assert_close(torch.tensor([*found.values()]), expected, atol=2e-6, rtol=0, check_dtype=False)
+
+
+def test_a_reader_of_answers_of_transformers_answers_without_settings(tmp_path, transformers):
+    save_classifier(transformers, tmp_path / "saved", "QuestionAnswering")
+    row = {"id": "1", "question": "the film", "context": "a man was kind " * 200}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    out = api.predict(tmp_path / "saved", tmp_path / "out.jsonl", input=tmp_path / "rows.jsonl", device="cpu")
+    assert json.loads(out.read_text())["answer"] in row["context"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("SequenceClassification", {"problem_type": "multi_label_classification"}, "problem type multi_label_classif"),
+        ("SequenceClassification", {"problem_type": "regression"}, "problem type regression with 3 outputs"),
+        ("SequenceClassification", {"id2label": {"0": "a", "1": "b", "2": "a"}}, "classes of the same name"),
+        ("TokenClassification", {"id2label": {"3": "d"}}, "id2label with 1 classes|mismatched_sizes"),
+        ("MultipleChoice", {}, "is a BertForMultipleChoice; the supported heads are ForSequenceClassification"),
+    ],
+)
+@pytest.mark.parametrize("encoder", ["bert", "huggingface"])
+def test_heads_with_other_outputs_are_refused(kind, change, message, encoder, tmp_path, transformers):
+    save_classifier(transformers, tmp_path / "saved", kind, num_labels=3)
+    path = tmp_path / "saved" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message):
+        able(find_recipe(encoder), ConvertsClassifiers).import_text_classifier(tmp_path / "saved")
 
 
 @pytest.mark.parametrize("head", ["BertModel", "BertForTokenClassification", "BertForMaskedLM"])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings, read_by_head
+from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings, require_head
 from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.transformers_folder import (
     new_transformers_folder,
@@ -420,7 +420,7 @@ def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: S
 
 def read_classifier(
     folder: Path,
-) -> tuple[AnyModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...], Reads]:
+) -> tuple[AnyModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...], Reads, float | None]:
     """Read a classifier that `write_classifier` or transformers wrote.
 
     Models with heads on words and spans lack BERT's pooler. It is initialized, always with the same values. Raises
@@ -428,10 +428,10 @@ def read_classifier(
 
     Returns:
         The config, the encoder's tensors, the head's tensors, the class names by number (empty if the head predicts a
-        number or reads spans), and the kind of input that the head reads.
+        number or reads spans), the kind of input that the head reads, and its dropout (None: that of the encoder).
     """
     config, values = read_config(folder, from_huggingface_config)
-    reads = read_by_head(values) or "examples"
+    reads = require_head(values, folder)
     if reads == "examples" and values.get("classifier_pooling", "cls") != "cls":
         raise CheckpointError(
             f"{folder}/config.json has classifier_pooling {values['classifier_pooling']!r}; this recipe supports only "
@@ -450,7 +450,7 @@ def read_classifier(
         encoder |= _drawn_pooler(config)
     head = {kind: encoder.pop(f"head.{kind}") for kind in _KINDS}
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
-    return config, encoder, head, classes, reads
+    return config, encoder, head, classes, reads, values.get("classifier_dropout")
 
 
 def _drawn_pooler(config: AnyModelConfig) -> dict[str, Tensor]:

@@ -172,8 +172,10 @@ class Bert(
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
         from pretrainkit.recipes.bert.convert import read_classifier
 
-        model, encoder, head, classes, reads = read_classifier(folder)
-        return ImportedTextClassifier(self._run_of(model), encoder, head, classes, model.max_positions, reads)
+        model, encoder, head, classes, reads, dropout = read_classifier(folder)
+        return ImportedTextClassifier(
+            self._run_of(model), encoder, head, classes, model.max_positions, reads, dropout=dropout
+        )
 
     huggingface_types = ("bert", "modernbert")
     reads_unnamed_huggingface = True  # Sabertooth's folders

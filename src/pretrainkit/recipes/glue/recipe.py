@@ -29,7 +29,7 @@ from pretrainkit.recipes.exchange import (
 )
 from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun, encoder_of
 from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, submit
-from pretrainkit.recipes.glue.presets import PRESETS, own
+from pretrainkit.recipes.glue.presets import PRESETS, own, parse, qa, tags
 from pretrainkit.recipes.glue.source import (
     KINDS,
     TextSource,
@@ -44,7 +44,7 @@ from pretrainkit.recipes.glue.source import (
     valid_splits,
     without_data,
 )
-from pretrainkit.recipes.glue.tasks import HEAD_READS, NAMELESS_KINDS, TASKS, Kind
+from pretrainkit.recipes.glue.tasks import HEAD_READS, NAMELESS_KINDS, TASKS
 from pretrainkit.recipes.recipe import Recipe, Split
 from pretrainkit.recipes.registry import Recipes, able, find_recipe, recipe_of_huggingface
 
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
     from pretrainkit.training.watch import Sample
+
+_LENGTH = 512
+"""Maximum number of tokens of an example for imported classifiers whose encoder has no limit."""
 
 
 class Glue(
@@ -270,7 +273,7 @@ class Glue(
 
     def import_huggingface(self, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:
         """Read a classifier with an encoder of any recipe, such as `BertForSequenceClassification`. Its config is like
-        that of glue/own, without columns. Raises CheckpointError or DataError if the folder is broken or no recipe
+        that of glue/own, tags, qa or parse, without columns. Raises CheckpointError or DataError if the folder is broken or no recipe
         reads it."""
         from pretrainkit.exporting.transformers_folder import read_config
 
@@ -280,15 +283,15 @@ class Glue(
         if pooling is not None and not recipe.chooses_pooling:
             raise InputError(f"classifiers of recipe {name!r} define how they pool\n  leave --pooling out")
         classifier = recipe.import_text_classifier(folder, pooling)
-        usual = own()
-        length = classifier.length or min(
-            usual.data.max_seq_length, classifier.max_positions or usual.data.max_seq_length
-        )
-        on_examples: Kind = "classes" if classifier.classes else "numbers"
-        kinds: dict[str, Kind] = {"examples": on_examples, "words": "tags", "spans": "spans", "trees": "tree"}
-        config = usual.changed(data={"kind": kinds[classifier.reads], "max_seq_length": length})
+        presets = {"examples": own, "words": tags, "spans": qa, "trees": parse}
+        config = presets[classifier.reads]()
+        # Long contexts are read in windows, but texts would be cut: read as much of them as transformers does.
+        longest = classifier.max_positions or _LENGTH
+        length = min(config.data.max_seq_length, longest) if classifier.reads == "spans" else longest
+        kind = "numbers" if classifier.reads == "examples" and not classifier.classes else config.data.kind
+        config = config.changed(data={"kind": kind, "max_seq_length": classifier.length or length})
         config = self.with_encoder(config, name, classifier.config, folder).changed(
-            model={"classes": classifier.classes}
+            model={"classes": classifier.classes, "dropout": classifier.dropout}
         )
         state = {f"encoder.{name}": tensor for name, tensor in classifier.encoder.items()}
         return config, state | {f"head.{name}": tensor for name, tensor in classifier.head.items()}

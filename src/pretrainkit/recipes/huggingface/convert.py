@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, DataError, InputError
-from pretrainkit.exporting.class_names import Reads, class_names, class_settings, read_by_head
+from pretrainkit.exporting.class_names import Reads, class_names, class_settings, require_head
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
@@ -94,7 +94,7 @@ def _loaded(model_class: Any, config: Any, folder: Path) -> tuple[Any, dict[str,
 def read_classifier(folder: Path) -> ImportedTextClassifier:
     """Read a folder of `AutoModelForSequenceClassification`, `…TokenClassification` or `…QuestionAnswering`. Raises
     CheckpointError if it has no classifier, or if several classes of its classifier may apply to one example."""
-    reads = read_config(folder, read_by_head)[0] or "examples"
+    reads = require_head(read_config(folder, dict)[0], folder)
     config, encoder, classifier = read_folder(folder, reads)
     if set(classifier) != {"weight", "bias"}:
         raise CheckpointError(

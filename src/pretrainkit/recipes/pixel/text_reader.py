@@ -204,7 +204,8 @@ class DrawnPassages(DrawnExamples, ReadPassages):
         except NoRoomError:
             raise ConfigError(
                 f"a window of {page.geometry.num_patches} patches has no room for new context besides the {stride} "
-                "patches that it repeats\n  use longer windows, shorter questions or a smaller stride"
+                "patches that it repeats\n  choose a larger data.max_seq_length, or a smaller data.spans.stride "
+                "or data.spans.max_question_length"
             ) from None
 
     def page(self, index: int) -> Page:

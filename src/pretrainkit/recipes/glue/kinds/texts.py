@@ -115,6 +115,12 @@ class TextExamples(Labelled):
 
     @staticmethod
     def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> TextRow:
+        if not task.texts:  # an imported classifier
+            raise DataError(
+                "no columns of texts are set, because the model was not trained here\n"
+                "  set data.texts=[COLUMN], or data.texts=[FIRST,SECOND] for pairs; for predictions:\n"
+                "  pretrainkit infer MODEL data.texts=[COLUMN] --input ROWS --out ANSWERS"
+            )
         texts = tuple(_text(row, names, split, number) for names in task.texts)
         named = next((name for name in task.label if name in row), None)
         label = None if named is None or _is_missing(row[named], named, task) else row[named]
