@@ -139,8 +139,11 @@ WRONG_INPUT = {
     "word counts": (write_raw(b"a\t1\n", "x.tsv"), "x.tsv"),
     "table": (write_raw(b"id;text\n1;a\n", "x.csv"), "write a column of text as JSON lines"),
     "UTF-16": (write_raw("text\n".encode("utf-16"), "x.txt"), "iconv -f UTF-16"),
-    "UTF-16 without a mark": (write_raw("text\n".encode("utf-16-le"), "x.txt"), "iconv -f UTF-16LE -t UTF-8"),
-    "UTF-16 of Cyrillic": (write_raw("здравствуй мир\n".encode("utf-16-be"), "x.txt"), "iconv -f UTF-16BE -t UTF-8"),
+    "UTF-16 without a mark": (write_raw(("text\n" * 9).encode("utf-16-le"), "x.txt"), "iconv -f UTF-16LE -t UTF-8"),
+    "UTF-16 of Cyrillic": (
+        write_raw(("здравствуй мир\n" * 9).encode("utf-16-be"), "x.txt"),
+        "iconv -f UTF-16BE -t UTF-8",
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+import logging
 import os
 import sys
 import tomllib
@@ -50,6 +51,46 @@ def test_linked_folders_are_read_once_each(tmp_path):
     (tmp_path / "raw/.lock").symlink_to("nowhere")
     names = [source.address.removeprefix(f"{tmp_path}/") for source in find_sources([tmp_path / "raw"])]
     assert names == ["raw/a.txt", "raw/linked/b.txt", "raw/linked/deep/c.txt"]
+
+
+def put_set(folder, numbers, total, name="text-{:05d}-of-{:05d}.jsonl"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        (folder / name.format(number, total)).write_bytes(b"")
+
+
+def test_missing_files_of_a_set_in_a_folder_are_refused(tmp_path, caplog):
+    put_set(tmp_path / "set/deep", [0, 1, 2, 4, 5, 6, 8, 9], 10)
+    put_set(tmp_path / "set", range(3), 3, "other-{}-of-{}.txt")
+    with pytest.raises(DataError) as raised, caplog.at_level(logging.WARNING):
+        find_sources([tmp_path / "set"])
+    place = f"{tmp_path}/set/deep/text"
+    problem = f"2 of 10 files of a set are missing, such as {place}-00003-of-00010.jsonl, {place}-00007-of-00010.jsonl"
+    assert str(raised.value).startswith(f"{problem}\n  get them")
+    assert not caplog.records
+    # What was chosen is used, with a warning.
+    for chosen in ([tmp_path / "set/**/*.jsonl"], sorted((tmp_path / "set/deep").iterdir())):
+        with caplog.at_level(logging.WARNING):
+            assert len(find_sources(chosen)) == 8
+        assert [record.getMessage() for record in caplog.records] == [f"{problem}; the others are used"]
+        caplog.clear()
+    fsspec.filesystem("memory").put(f"{tmp_path}/set", "/gaps", recursive=True)
+    with pytest.raises(DataError, match="2 of 10 files"):
+        find_sources(["memory://gaps"])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "total", "num_warnings"),
+    [(range(10), 10, 0), (range(1, 11), 10, 0), ([0, 1], 10, 1), ([7], 10, 1), (range(5, 9), 3, 0), ([0], 10**12, 0)],
+    ids=["from 0", "from 1", "the first ones", "one", "the total is that of a part", "a number"],
+)
+def test_a_small_part_of_a_set_is_a_warning(tmp_path, caplog, numbers, total, num_warnings):
+    put_set(tmp_path / "set", numbers, total)
+    with caplog.at_level(logging.WARNING):
+        assert len(find_sources([tmp_path / "set"])) == len(numbers)
+        assert len(caplog.records) == num_warnings
+        find_sources([next((tmp_path / "set").iterdir())])
+        assert len(caplog.records) == num_warnings
 
 
 def test_a_file_that_is_given_twice_is_reported(tmp_path, caplog):
@@ -205,7 +246,7 @@ def test_a_missing_driver_is_named_with_its_extra(protocol, package, monkeypatch
 
 
 @settings(max_examples=25)
-@given(pieces=st.lists(st.binary(max_size=200), max_size=4))
+@given(pieces=st.lists(st.text(max_size=60).map(lambda text: text.replace("\0", "").encode()), max_size=4))
 def test_multi_frame_zst_and_gz_are_read_to_the_end(tmp_path_factory, pieces):
     folder = tmp_path_factory.mktemp("frames")
     for suffix, pack in ((".zst", zstandard.ZstdCompressor().compress), (".gz", gzip.compress)):

@@ -45,7 +45,7 @@ def test_every_line_is_an_example(tmp_path, end, last):
         source.example("train", 99)
 
 
-@given(lines=st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), max_size=20))
+@given(lines=st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"])), max_size=20))
 def test_lines_are_those_that_were_written(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="")

@@ -60,12 +60,15 @@ _ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "
 """Files without rows that `datasets` writes."""
 _VALID_NAMES = ("valid", "validation", "dev")
 _SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
+_LARGEST_TOTAL = 100_000
+_NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)([^/]*)")
 _FETCH_AGAIN = "download or create the file again; it is not skipped, because its content would be lost silently"
 LARGEST_TEXT = 1 << 28
 """Largest line or book in bytes: a compressed file of a megabyte can have a line of a gigabyte."""
 _CHUNK_BYTES = 1 << 20
-_MOST_ZEROS = 0.02
-"""Largest share of zero bytes in a text. UTF-16 has more, even where only spaces and line feeds are ASCII."""
+_MOST_ZEROS, _FEW_ZEROS = 0.02, 16
+"""Largest share of zero bytes in a text, and a number that may be there by mistake. UTF-16 has more, even where only
+spaces and line feeds are ASCII."""
 _PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so it is small enough for highly compressed text
 
 
@@ -131,6 +134,7 @@ def find_sources(
     corpus are missing.
     """
     sources: list[SourceFile] = []
+    chosen: list[str] = []
     for pattern in chain.from_iterable(_training_files(str(given)) for given in patterns):
         remote = "://" in pattern
         matches = _remote_matches(pattern) if remote else _local_matches(pattern)
@@ -138,15 +142,50 @@ def find_sources(
             problem = "matches no file" if glob.has_magic(pattern) else "does not exist or contains no file"
             advice = f"check the spelling; patterns are relative to {os.getcwd()}"
             raise DataError(f"input {pattern!r} {problem}\n  {advice}")
+        addresses = [address for address, _, _ in matches]
+        if addresses == [pattern] or glob.has_magic(pattern):
+            chosen += addresses
+        else:
+            check_shards(addresses, pattern)
         for address, num_bytes, stamp in matches:
             name = address.lower()
             by_name = "dump" if name.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(name).suffix, "text")
             resolved = by_name if format == "auto" else format
             sources.append(SourceFile(address, resolved, num_bytes, stamp, dataset, options=options))
+    check_shards(chosen)
     counts = Counter(os.path.abspath(source.address) for source in sources)
     if twice := [address for address, count in counts.items() if count > 1]:
         _log.warning("files given several times: %d, such as %s", len(twice), twice[0])
     return sources
+
+
+def check_shards(addresses: Iterable[str], folder: str | None = None) -> None:
+    """Report files that are missing from a set whose names have a total, such as `text-00003-of-00010.jsonl`.
+
+    `folder`: folder whose files these are; None for files that were chosen one by one or by a pattern. Raises DataError
+    if a folder has more than half of a set, but not all: a part that was chosen on purpose is small, or is named.
+    """
+    numbers_by_set: dict[tuple[str, str, str], set[int]] = {}
+    for address in addresses:
+        if match := _NUMBERED.fullmatch(address):
+            start, number, total, end = match.groups()
+            numbers_by_set.setdefault((start, total, end), set()).add(int(number))
+    for (start, total, end), numbers in numbers_by_set.items():
+        first = int(0 not in numbers and int(total) in numbers)
+        is_single = folder is None and len(numbers) == 1
+        # Numbers that exceed the total count something else, as in published sets of rendered text.
+        if is_single or max(numbers) >= first + int(total) or int(total) > _LARGEST_TOTAL:
+            continue
+        missing = sorted(set(range(first, first + int(total))) - numbers)
+        if not missing:
+            continue
+        names = [f"{start}{number:0{len(total)}}-of-{total}{end}" for number in missing[:3]]
+        problem = f"{len(missing):,} of {int(total):,} files of a set are missing, such as {', '.join(names)}"
+        if folder is not None and len(numbers) > len(missing):
+            raise DataError(
+                f"{problem}\n  get them; if you want only a part of the set, name its files: '{folder.rstrip('/')}/*'"
+            )
+        _log.warning("%s; the others are used", problem)
 
 
 def find_splits(inputs: Sequence[str | Path]) -> dict[str, Sequence[str | Path]]:
@@ -410,7 +449,7 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
     truncated, not compressed as its name says, or UTF-16, of which many lines are valid UTF-8."""
     chunks = _unpacked_chunks(source, on_bytes)
     first = next(chunks, b"")
-    if first.count(0) > _MOST_ZEROS * len(first):
+    if first.count(0) > max(_MOST_ZEROS * len(first), _FEW_ZEROS):
         order = "LE" if first[1::2].count(0) >= first[::2].count(0) else "BE"
         raise DataError(
             f"{source.address} is not UTF-8 text: {first.count(0) / len(first):.0%} of its first {len(first):,} bytes "

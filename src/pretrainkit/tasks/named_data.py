@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.line_index import LineIndex
 from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.files.sources import check_shards
 from pretrainkit.tasks.sources import BySplit, Files, HuggingFaceDataset, JsonLines, Parquet, TaskSource, Tsv
 from pretrainkit.tasks.supply import ALL, OpenSource, Supply
 
@@ -127,6 +128,7 @@ class NamedData(OpenSource):
     def _split(self, place: Path, split: str) -> TaskSource | None:
         for files in self._files(split):
             if paths := sorted(place.glob(files.pattern)):
+                check_shards(map(str, paths), str(place))
                 return files.read({split: paths})
         return None
 

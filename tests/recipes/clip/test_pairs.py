@@ -1,6 +1,7 @@
 """The same pairs out of every format."""
 
 import json
+import logging
 import shutil
 from collections import Counter
 
@@ -269,6 +270,24 @@ def test_patterns_name_archives_and_missing_ones_are_counted(tmp_path):
     assert len(opened(tmp_path / "a-*.tar")) == 3
     with pytest.raises(DataError, match=r"2 of 4 archives are missing, such as .*a-03\.tar"):
         opened(tmp_path / "a-{01..04}.tar")
+
+
+def test_gaps_between_archives_and_tables_are_reported(tmp_path, caplog):
+    for number in (0, 1, 3):
+        write_samples(tmp_path / f"a/{number:05d}.tar", [{"jpg": b"1", "txt": b"one"}])
+        write_samples(tmp_path / f"b/b-{number}-of-4.tar", [{"jpg": b"1", "txt": b"one"}])
+        write_samples(tmp_path / f"c/{2000 * number}.tar", [{"jpg": b"1", "txt": b"one"}])
+        (tmp_path / f"train-0000{number}-of-00004.parquet").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert len(opened(tmp_path / "a")) == len(opened(tmp_path / "c")) == 3
+    assert [record.getMessage().partition("a: ")[2] for record in caplog.records] == [
+        "archives are missing between those of numbers 0 and 3: 1, such as number 2"
+    ]
+    with pytest.raises(DataError, match=r"1 of 4 files of a set are missing, such as .*b-2-of-4\.tar"):
+        opened(tmp_path / "b")
+    assert len(opened(tmp_path / "b/*.tar")) == 3
+    with pytest.raises(DataError, match=r"1 of 4 files of a set are missing, such as .*train-00002-of-00004\.parquet"):
+        opened(tmp_path)
 
 
 def test_a_set_has_the_common_name_of_its_archives():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingSplitError, import_optional
 from pretrainkit.files.hub_rows import hub_rows
-from pretrainkit.files.sources import explained_table_errors, hub_set
+from pretrainkit.files.sources import check_shards, explained_table_errors, hub_set
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
@@ -82,7 +82,11 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
         return hub_rows(on_hub, names)
     try:
         is_saved = any(Path(path, name).is_file() for name in ("dataset_dict.json", "state.json"))
+        if not is_saved:
+            check_shards(sorted(map(str, Path(path).rglob("*.parquet"))), path)
         dataset = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
+    except DataError:
+        raise
     except Exception as error:  # the library raises many kinds of errors, also of other libraries
         raise DataError(
             f"{field}: the data set {path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"

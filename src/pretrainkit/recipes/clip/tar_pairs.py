@@ -7,10 +7,12 @@ to end; its captions and offsets are stored in an index (`data/tar.py`). Images 
 
 import glob
 import json
+import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
 import numpy as np
@@ -28,10 +30,12 @@ from pretrainkit.data.tar import (
 )
 from pretrainkit.errors import DataError, MissingSplitError
 from pretrainkit.files.manifest import expected_form
-from pretrainkit.files.sources import explained_read_errors
+from pretrainkit.files.sources import check_shards, explained_read_errors
 from pretrainkit.images.decode import IMAGE_SUFFIXES
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_columns, split_names, whole_numbers
+
+_log = logging.getLogger(__name__)
 
 IMAGE_ENDINGS = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
@@ -136,6 +140,8 @@ def _find(source: ClipSourceConfig, split: Split) -> list[str]:
         archives = next(filter(None, inside), [])
         starts = tuple(f"{name}{mark}" for name in names for mark in "-_")
         archives = [path for path in archives if _base(path).startswith(starts)] or archives
+        check_shards(archives, root)
+        _warn_of_gaps(archives)
     else:
         patterns = expand_braces(source.path)
         has_more = [not is_remote or "*" in pattern for pattern in patterns]
@@ -144,6 +150,7 @@ def _find(source: ClipSourceConfig, split: Split) -> list[str]:
             for pattern, is_glob in zip(patterns, has_more)
             for path in (sorted(matching(pattern)) if is_glob else []) or [pattern]
         ]
+        check_shards(archives)
     missing = [] if is_remote else [path for path in archives if not os.path.isfile(path)]
     if missing or not archives:
         problem = (
@@ -154,6 +161,18 @@ def _find(source: ClipSourceConfig, split: Split) -> list[str]:
             "{00..09} matches numbers, * matches anything"
         )
     return archives
+
+
+def _warn_of_gaps(archives: Sequence[str]) -> None:
+    """Warn if numbers are missing between those of the archives of a folder, as after a download that failed."""
+    numbers = {int(match[1]) for path in archives if (match := re.fullmatch(r"\D*(\d+)\.tar", _base(path)))}
+    num_missing = max(numbers) - min(numbers) + 1 - len(numbers) if numbers else 0
+    if 0 < num_missing < len(numbers):
+        missing = next(number for number in count(min(numbers)) if number not in numbers)
+        _log.warning(
+            "%s: archives are missing between those of numbers %d and %d: %d, such as number %d",
+            *(os.path.dirname(archives[0]), min(numbers), max(numbers), num_missing, missing),
+        )
 
 
 def _is_pattern(address: str) -> bool:
