@@ -98,7 +98,8 @@ class TokenReader(TextReader):
             raise ConfigError(
                 f"a window of {max_length} tokens with a question of {int(question_sizes.max())} can hold "
                 f"{int(max_context_N.min())} tokens of the context, of which it repeats {stride}\n"
-                "  choose a larger data.max_seq_length, or a smaller data.spans.stride or data.spans.max_question_length"
+                "  choose a larger data.max_seq_length, or a smaller data.spans.stride or "
+                "data.spans.max_question_length"
             )
         begin_W, size_W, example_W = windows_of(sizes[context_N], max_context_N, stride)
         question = TokenTexts(question_ids, question_begins[example_W], question_sizes[example_W])

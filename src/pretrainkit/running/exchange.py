@@ -21,7 +21,7 @@ from pretrainkit.exporting.settings import (
     settings_beside,
     write_settings,
 )
-from pretrainkit.files.manifest import expected_form, read_object
+from pretrainkit.files.manifest import expected_form
 from pretrainkit.files.outputs import new_file, new_folder
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
@@ -37,7 +37,7 @@ from pretrainkit.recipes.exchange import (
 from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_ids_of_model, usable_tokenizer
-from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
+from pretrainkit.running.opened import Opened, open_model, with_weights
 from pretrainkit.training.run import RunConfig
 
 _log = logging.getLogger(__name__)

@@ -278,6 +278,6 @@ def test_parts_of_sentence_transformers_that_are_not_read_are_reported(tmp_path,
 def test_a_model_of_sentence_transformers_may_have_its_encoder_in_a_subfolder(tmp_path):
     config = run_config()
     RECIPE.export_huggingface(config, random_model(config), None, tmp_path / "model" / "0_Transformer")
-    with pytest.raises(DataError, match="pass the folder of its encoder, .*0_Transformer"):
+    with pytest.raises(DataError, match=r"pass the folder of its encoder, .*0_Transformer"):
         import_model(tmp_path / "model", None, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()

@@ -273,8 +273,8 @@ class Glue(
 
     def import_huggingface(self, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:
         """Read a classifier with an encoder of any recipe, such as `BertForSequenceClassification`. Its config is like
-        that of glue/own, tags, qa or parse, without columns. Raises CheckpointError or DataError if the folder is broken or no recipe
-        reads it."""
+        that of glue/own, tags, qa or parse, without columns. Raises CheckpointError or DataError if the folder is
+        broken or no recipe reads it."""
         from pretrainkit.exporting.transformers_folder import read_config
 
         model_type, _ = read_config(folder, lambda values: values.get("model_type"))
