@@ -41,6 +41,13 @@ def test_pictures_and_texts_are_shown_with_their_marks(tmp_path):
     assert "img-src data:" in source
 
 
+def test_parts_of_a_text_are_marked(tmp_path):
+    marks = [[0, 3, None], [4, 7, True], [8, 12, False], [10, 14, True], [13, 99, True], [1], "x", [True, 15, None]]
+    source = page_of(tmp_path / "demo", [{"predicted": [{"text": "one two <3> & x", "marks": marks}]}])
+    shown = '<mark>one</mark> <mark class="hit">two</mark> <mark class="miss">&lt;3&gt; </mark>&amp; x'
+    assert f'<td data-name="predicted">{shown}</td>' in source
+
+
 def test_a_picture_without_words_is_as_large_as_its_cell_allows(tmp_path):
     """Lines of drawn text are like this; smaller letters could not be read."""
     source = page_of(tmp_path / "demo", [{"original": [{"image": PICTURE}], "masked": [{"image": PICTURE}]}])

@@ -125,7 +125,7 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
         *("Pretraining", f"a small fourm/tiny predicts some tokens of all views from other tokens, {num_steps} steps"),
         *(folder / "fourm.yaml", f"data.train={folder}/train", f"data.valid={folder}/valid"),
         *(f"data.tokenizer={folder}/words", WHOLE, "data.batch_size=24", "log.every_steps=10"),
-        *(f"evaluate.every_steps={num_steps}", "evaluate.num_examples=64"),
+        *("evaluate.every_steps=100", "evaluate.num_examples=64"),
         num_steps=num_steps,
         checkpoint_steps=100,
         kill_after_step=130,

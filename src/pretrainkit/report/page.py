@@ -54,6 +54,7 @@ code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, m
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; overflow-wrap: break-word; }
 th { text-align: left; white-space: nowrap; font-weight: 600; color: var(--quiet); }
+table table th { white-space: normal; overflow-wrap: normal; }
 th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 tr:last-child > td, tbody > tr:last-child > th { border-bottom: 0; }
 td code { overflow-wrap: anywhere; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }

@@ -1,19 +1,24 @@
 """Cells of samples with several pictures or texts, which may be marked right or wrong.
 
-In `samples.json` such a cell is a list of {"text": ..., "image": ..., "is_right": ...}, all of them optional. An image
-is a data URI, so that the page needs no other file. Only raster formats are allowed, because they cannot hold markup.
+In `samples.json` such a cell is a list of {"text": ..., "image": ..., "is_right": ..., "marks": ...}, all of them
+optional. An image is a data URI, so that the page needs no other file. Only raster formats are allowed, because they
+cannot hold markup. Marks are [begin, end, is_right or null] for parts of the text, in order.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pretrainkit.report.markup import Markup, tag
+from pretrainkit.report.markup import Content, Markup, join, tag
 
 _PICTURE = re.compile(r"data:image/(?:jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
 _MAX_CHARACTERS = 200_000
 """Longest data URI: samples hold small pictures."""
 _MAX_ITEMS = 30
+
+
+Mark = tuple[int, int, bool | None]
+"""First and last character (exclusive) of a part of a text, and whether it is right."""
 
 
 class Shown(NamedTuple):
@@ -23,6 +28,8 @@ class Shown(NamedTuple):
     """A data URI, or empty."""
     is_right: bool | None
     """True if right, False if wrong, None if the item cannot be either."""
+    marks: tuple[Mark, ...] = ()
+    """Highlighted parts of the text."""
 
 
 def read_shown(value: list[Any], notes: list[str]) -> tuple[Shown, ...]:
@@ -39,11 +46,37 @@ def _read_one(item: Any, notes: list[str]) -> Shown:
         note = "samples.json: left out a picture that is not a small JPEG, PNG or WebP as a data URI"
         notes += [note] if note not in notes else []
         picture = ""
-    return Shown("" if text is None else str(text), picture or "", is_right if isinstance(is_right, bool) else None)
+    text = "" if text is None else str(text)
+    is_right = is_right if isinstance(is_right, bool) else None
+    return Shown(text, picture or "", is_right, tuple(_marks(item.get("marks"), len(text))))
+
+
+def _marks(value: Any, length: int) -> Iterator[Mark]:
+    """Yield the valid marks, without those that overlap an earlier one."""
+    at = 0
+    for mark in value if isinstance(value, list) else ():
+        if isinstance(mark, list) and len(mark) == 3 and all(type(place) is int for place in mark[:2]):
+            begin, end, is_right = mark
+            if at <= begin < end <= length:
+                yield begin, end, is_right if isinstance(is_right, bool) else None
+                at = end
+
+
+def marked(text: str, marks: Sequence[Mark]) -> Markup:
+    """Return a text with its highlighted parts."""
+    parts: list[Content] = []
+    at = 0
+    for begin, end, is_right in marks:
+        kind = None if is_right is None else "hit" if is_right else "miss"
+        parts += [text[at:begin], tag("mark", text[begin:end], class_=kind)]
+        at = end
+    return join([*parts, text[at:]])
 
 
 def shown_cell(items: tuple[Shown, ...]) -> Markup:
-    """Return the items of a cell: pictures side by side, texts below each other."""
+    """Return the items of a cell: pictures side by side, texts below each other; a text alone as it is."""
+    if len(items) == 1 and not items[0].picture and items[0].is_right is None:
+        return marked(items[0].text, items[0].marks)
     return tag("div", *map(_figure, items), class_="shown")
 
 
@@ -53,7 +86,7 @@ def _figure(item: Shown) -> Markup:
     if item.is_right is not None:
         kind, sign, tone, title = ("hit", "✓", "good", "right") if item.is_right else ("miss", "✗", "bad", "wrong")
         mark = tag("span", sign, class_=tone, title=title)
-    words = [mark, " " if mark and item.text else None, item.text or None]
+    words = [mark, " " if mark and item.text else None, marked(item.text, item.marks) if item.text else None]
     caption = tag("figcaption", *words) if any(words) else None
     classes = ["picture" if picture else None, "alone" if picture and not caption else None, kind]
     return tag("figure", picture, caption, class_=" ".join(filter(None, classes)) or None)

@@ -12,7 +12,7 @@ from pretrainkit.config.loader import flatten, origin_of
 from pretrainkit.report.markup import Content, Markup, join, row, tag
 from pretrainkit.report.numbers import DASH, label, number
 from pretrainkit.report.run_folder import Run, Sample, as_number
-from pretrainkit.report.shown import shown_cell
+from pretrainkit.report.shown import marked, shown_cell
 
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
 _MAX_SAMPLES = 40
@@ -94,17 +94,13 @@ def sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
             cells.append(shown_cell(value))
             continue
         spans = filled.get(column) or [match.span() for match in _MASK.finditer(value)]
-        kinds = [""] * len(spans)
+        kinds: list[bool | None] = [None] * len(spans)
         is_answer = column != "truth" and filled.get(column)
         if is_answer and truth is not None and true_words and len(true_words) == len(spans):
             pairs = zip(spans, true_words)
-            kinds = ["hit" if value[a:b].strip() == truth[c:d].strip() else "miss" for (a, b), (c, d) in pairs]
-        parts: list[Content] = []
-        at = 0
-        for (start, end), kind in zip(spans, kinds, strict=True):
-            parts += [value[at:start], tag("mark", value[start:end], class_=kind or None)]
-            at = end
-        cells.append(join([*parts, value[at:]]))
+            kinds = [value[a:b].strip() == truth[c:d].strip() for (a, b), (c, d) in pairs]
+        marks = [(begin, end, is_right) for (begin, end), is_right in zip(spans, kinds, strict=True)]
+        cells.append(marked(value, marks))
     return cells
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Sample = Mapping[str, Any]
 """A held-out example with a model's answer, {column: value}, as returned by `Recipe.sample`. A value is a text, or a
-list of {"text": ..., "image": a data URI, "is_right": true or false}; all keys are optional."""
+list of {"text": ..., "image": a data URI, "is_right": true or false, "marks": [[begin, end, is_right or None], ...]};
+all keys are optional. Marks are parts of the text, in characters."""
 
 
 class Watcher:

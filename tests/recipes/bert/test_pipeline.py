@@ -9,7 +9,7 @@ import pytest
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
 from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, BertObjectiveConfig, BertRun
-from pretrainkit.recipes.bert.sample import readable
+from pretrainkit.recipes.bert.sample import readable, sample
 from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
@@ -94,6 +94,31 @@ def test_rows_and_packed_read_the_same(made):
     one, two = rows.build(records), packed.build(records)
     for row in range(20):
         assert readable(one, row, tokenizer) == readable(two, row, tokenizer)
+
+
+@pytest.mark.parametrize("batching", ["rows", "packed"])
+def test_samples_mark_all_predicted_places_by_position(made, batching, monkeypatch):
+    """Some show a random or the true piece, and some are beside each other, so texts cannot be compared."""
+    folder, _, _ = made
+    source = open_run(folder, batching=batching)
+    config = source.config.changed(data=source.config.data.changed(valid=source.config.data.train))
+    right: list[bool] = []
+
+    def answers(config, model, batch, num_pieces):
+        truth = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
+        is_right = np.arange(len(truth)) % 3 == 0
+        right.extend(is_right.tolist())
+        return np.where(is_right, truth, 40), None
+
+    monkeypatch.setattr("pretrainkit.recipes.bert.sample._answers", answers)
+    cells = [{name: cell for name, (cell,) in one.items()} for one in sample(config, None, source, 5)]
+    assert [mark[2] for one in cells for mark in one["predicted"]["marks"]] == right
+    for one in cells:
+        words = {name: [cell["text"][begin:end] for begin, end, _ in cell["marks"]] for name, cell in one.items()}
+        is_right = [predicted == true for predicted, true in zip(words["predicted"], words["truth"], strict=True)]
+        assert is_right == [mark[2] for mark in one["predicted"]["marks"]]
+        assert len(words["masked"]) == len(is_right) > words["masked"].count("<mask>")
+        assert words["masked"].count("<mask>") == one["masked"]["text"].count("<mask>")
 
 
 def test_random_replacements_are_learned_pieces(made):

@@ -5,7 +5,7 @@ Dimensions: B examples, K predictions.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,13 +28,14 @@ ORDERS = {"order": ("as written", "swapped"), "next": ("as written", "from elsew
 """Names of the labels 0 and 1, by kind of pair."""
 
 
-def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
+def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[Sample]:
     """Return `num` examples, evenly spread over the first component of the held-out data. Returns none if the shards
     have no copy of the tokenizer.
 
     Returns:
-        Per example `masked`, `predicted` (the most likely piece in each place) and `truth`; with sentence order also
-        `order`: the predicted label and the true one.
+        Per example `masked`, `predicted` (the most likely piece in each place) and `truth`, with marks in all places
+        that are predicted, also those that show a random or the true piece; with sentence order also `order`: the
+        predicted label and the true one.
     """
     folder, size = Path(config.data.valid[0].path) / "tokenizer", source.sizes[0]
     if not folder.is_dir() or not size:
@@ -50,13 +51,23 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
         filled["input_ids"][batch["masked_lm_positions"][is_used]] = predicted_K
     else:
         filled["input_ids"][is_used.nonzero()[0], batch["masked_lm_positions"][is_used]] = predicted_K
-    samples, pair = [], config.objective.sentence_pair
+    samples, pair, is_start = list[Sample](), config.objective.sentence_pair, tokenizer.is_word_start()
     for row in range(len(index)):
-        shown, predicted = readable(batch, row, tokenizer, pair), readable(filled, row, tokenizer)
-        texts = {"masked": shown["shown"], "predicted": predicted["shown"], "truth": shown["truth"]}
+        ids, places, originals = _example(batch, row)
+        truth, predicted = ids.copy(), _example(filled, row)[0]
+        truth[places] = originals
+        columns = {"masked": ids, "predicted": predicted, "truth": truth}
+        cells: dict[str, Any] = {}
+        for column, shown_ids in columns.items():
+            text, spans = _text(shown_ids, truth, tokenizer, is_start, places)
+            rights = (predicted[places] == originals).tolist() if column == "predicted" else [None] * len(places)
+            cells[column] = [
+                {"text": text, "marks": [[*span, right] for span, right in zip(spans, rights, strict=True)]}
+            ]
         if order_B is not None:
-            texts["order"] = f"{ORDERS[pair][int(order_B[row])]} (truth: {shown['order']})" if shown["order"] else ""
-        samples.append(texts)
+            order = readable(batch, row, tokenizer, pair)["order"]
+            cells["order"] = f"{ORDERS[pair][int(order_B[row])]} (truth: {order})" if order else ""
+        samples.append(cells)
     return samples
 
 
@@ -136,8 +147,8 @@ def readable(
     if "next_sentence_label" in batch and (truth == tokenizer.special.sep).sum() > 1:
         order = ORDERS[pair][int(batch["next_sentence_label"][row])]
     return {
-        "truth": _text(truth, truth, tokenizer, is_start),
-        "shown": _text(ids, truth, tokenizer, is_start),
+        "truth": _text(truth, truth, tokenizer, is_start)[0],
+        "shown": _text(ids, truth, tokenizer, is_start)[0],
         "predict": " ".join(tokenizer.pieces()[int(token)] for token in originals),
         "order": order,
     }
@@ -155,18 +166,43 @@ def _example(batch: Mapping[str, np.ndarray], row: int) -> tuple[NDArray, NDArra
     return ids, batch["masked_lm_positions"][row, is_own], batch["masked_lm_ids"][row, is_own]
 
 
-def _text(ids: NDArray, truth: NDArray, tokenizer: Tokenizer, is_start: NDArray[np.bool_]) -> str:
-    """Decode the ids between control tokens, with a space before a hidden token that begins a word."""
-    parts, run = [], []
-    for token, true in zip(ids[1:-1].tolist(), truth[1:-1].tolist(), strict=True):
+def _text(
+    ids: NDArray, truth: NDArray, tokenizer: Tokenizer, is_start: NDArray[np.bool_], places: NDArray | None = None
+) -> tuple[str, list[tuple[int, int]]]:
+    """Decode the ids between control tokens, with a space before a hidden token that begins a word. Return the text,
+    and the first and last character (exclusive) of each of the `places`, in order."""
+    wanted = set() if places is None else set((places - 1).tolist())
+    text, run, spans = "", list[int](), list[tuple[int, int]]()
+    run_places = list[int]()
+
+    def end_run() -> None:
+        nonlocal text
+        for number in run_places:
+            edges = [len(_added(text, _decoded(run[:end], tokenizer, is_start))) for end in (number, number + 1)]
+            spans.append((len(text) + edges[0], len(text) + edges[1]))
+        text += _added(text, _decoded(run, tokenizer, is_start))
+        run.clear()
+        run_places.clear()
+
+    for place, (token, true) in enumerate(zip(ids[1:-1].tolist(), truth[1:-1].tolist(), strict=True)):
         if token not in (tokenizer.special.mask, tokenizer.special.sep):
+            if place in wanted:
+                run_places.append(len(run))
             run.append(token)
             continue
-        parts.append(_decoded(run, tokenizer, is_start))
-        parts.append(" | " if token == tokenizer.special.sep else " " * int(is_start[true]) + HIDDEN)
-        run = []
-    parts.append(_decoded(run, tokenizer, is_start))
-    return "".join(parts).strip().replace(" |  ", " | ")
+        end_run()
+        hidden = " | " if token == tokenizer.special.sep else _added(text, " " * int(is_start[true]) + HIDDEN)
+        if place in wanted:
+            spans.append((len(text), len(text) + len(hidden)))
+        text += hidden
+    end_run()
+    spans = [(begin + len(text[begin:end]) - len(text[begin:end].lstrip()), end) for begin, end in spans]
+    return text.rstrip(), spans
+
+
+def _added(text: str, more: str) -> str:
+    """Return what is added to a text: `more` without a space at the start, if the text ends with one or is empty."""
+    return more if text and not text.endswith(" ") else more.removeprefix(" ")
 
 
 def _decoded(run: list[int], tokenizer: Tokenizer, is_start: NDArray[np.bool_]) -> str:
