@@ -163,6 +163,7 @@ def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
                 "missing",
             ) from error
     header = _turbo_header(content)
+    opened: Image | None
     if header is None:
         opened = _open(content, name)
         (width, height), is_jpeg = opened.size, opened.format in ("JPEG", "MPO")
@@ -227,7 +228,7 @@ def _orientation(opened: Image, content: bytes | bytearray | memoryview) -> int:
     if opened.format == "TIFF" or (opened.format == "PNG" and not _may_be_turned(bytes(content))):
         return 1
     try:
-        orientation = opened.getexif().get(_ORIENTATION_TAG)
+        orientation: int = opened.getexif().get(_ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF raises nearly anything
         return 1
     return orientation if orientation in _TURNS else 1

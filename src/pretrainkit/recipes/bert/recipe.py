@@ -117,7 +117,7 @@ class Bert(
 
         return BertObjective(config)
 
-    def sample(self, config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
+    def sample(self, config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.bert.sample import sample
 
         return sample(config, model, source, num)

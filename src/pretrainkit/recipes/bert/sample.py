@@ -28,7 +28,7 @@ ORDERS = {"order": ("as written", "swapped"), "next": ("as written", "from elsew
 """Names of the labels 0 and 1, by kind of pair."""
 
 
-def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[Sample]:
+def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
     """Return `num` examples, evenly spread over the first component of the held-out data. Returns none if the shards
     have no copy of the tokenizer.
 
@@ -51,7 +51,7 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
         filled["input_ids"][batch["masked_lm_positions"][is_used]] = predicted_K
     else:
         filled["input_ids"][is_used.nonzero()[0], batch["masked_lm_positions"][is_used]] = predicted_K
-    samples, pair, is_start = list[Sample](), config.objective.sentence_pair, tokenizer.is_word_start()
+    samples, pair, is_start = list[dict[str, Any]](), config.objective.sentence_pair, tokenizer.is_word_start()
     for row in range(len(index)):
         ids, places, originals = _example(batch, row)
         truth, predicted = ids.copy(), _example(filled, row)[0]
@@ -61,9 +61,8 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
         for column, shown_ids in columns.items():
             text, spans = _text(shown_ids, truth, tokenizer, is_start, places)
             rights = (predicted[places] == originals).tolist() if column == "predicted" else [None] * len(places)
-            cells[column] = [
-                {"text": text, "marks": [[*span, right] for span, right in zip(spans, rights, strict=True)]}
-            ]
+            marks = [[*span, right] for span, right in zip(spans, rights, strict=True)]
+            cells[column] = [{"text": text, "marks": marks}]
         if order_B is not None:
             order = readable(batch, row, tokenizer, pair)["order"]
             cells["order"] = f"{ORDERS[pair][int(order_B[row])]} (truth: {order})" if order else ""
