@@ -67,12 +67,13 @@ class RunFolder:
             raise InputError(f"{self.path} contains something other than a run\n  choose a new folder: --out FOLDER")
 
     def prepare(self) -> None:
-        """Create the folder for a new run. Files of a run that never saved a checkpoint are deleted. Raises InputError
-        like `require_new`, or if the folder cannot be written."""
+        """Create the folder for a new run. Files of a run that never saved a checkpoint are deleted, except its config,
+        which shows after a kill that the folder is a run's, and which `record` replaces. Raises InputError like
+        `require_new`, or if the folder cannot be written."""
         self.require_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            old = (CONFIG, PROVENANCE, EVENTS, EVALUATIONS, SUMMARY, "samples.json", "skipped-*.json")
+            old = (PROVENANCE, EVENTS, EVALUATIONS, SUMMARY, "samples.json", "skipped-*.json")
             for name in (*old, f"{SAMPLES}/step-*.json"):
                 for left in self.path.glob(name):
                     left.unlink()
