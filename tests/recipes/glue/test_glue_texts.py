@@ -175,8 +175,17 @@ def test_minus_one_and_minus_are_ordinary_labels_in_own_files(tmp_path):
         read_labels([0, None], own, tmp_path / "rows.jsonl")
     with pytest.raises(DataError, match="row 1 of train has no label"):
         read_labels([0, float("nan")], own, tmp_path / "rows.jsonl")
-    with pytest.raises(DataError, match="row 1 of train has no label"):
+    with pytest.raises(DataError, match=r"row 1 of train has no label: its label is -1\n.*use a split with labels"):
         read_labels([1, -1], replace(TASKS["cola"], texts=(("t",),)), tmp_path / "rows.jsonl")
+
+
+def test_test_sets_without_labels_are_named_as_the_cause(encoder, tmp_path):
+    with pytest.raises(DataError, match="the classes are 0, 1; test sets without labels often have -1"):
+        numbered([-1, -1], ("0", "1"))
+    (tmp_path / "test.jsonl").write_text('{"t": "fine", "label": -1}\n' * 4)
+    words = [f"init_from={encoder}", f"data.train={tmp_path}/test.jsonl", "data.texts=t", "data.label=label"]
+    with pytest.raises(DataError, match=r"at least two classes, but its classes are: -1\n.*test sets often have -1"):
+        RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", words)))
 
 
 def test_the_examples_follow_from_length_and_rows(encoder, glue):

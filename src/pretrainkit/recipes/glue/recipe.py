@@ -154,7 +154,11 @@ class Glue(
         if classes is None and task.kind not in NAMELESS_KINDS:
             classes = kind.classes_in(rows())
             if len(classes) < 2:
-                raise DataError(f"the training data has only one class: {classes}\n  check data.label")
+                names = ", ".join(classes) or "none"
+                raise DataError(
+                    f"the training data needs at least two classes, but its classes are: {names}\n"
+                    "  check data.label, and that data.train has labels (test sets often have -1 for all rows)"
+                )
         config = kind.bound(config, rows)
         length, max_positions = config.data.max_seq_length, self._reader(config).max_positions
         if max_positions is not None and length > max_positions:

@@ -83,6 +83,7 @@ def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64]
     if unknown:
         raise DataError(
             f"labels without a class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
+            + ("; test sets without labels often have -1: use a split with labels" if unknown == ["-1"] else "")
         )
     return np.array([UNKNOWN if name is None else numbers[name] for name in names], np.int64)
 
@@ -125,9 +126,14 @@ class TextExamples(Labelled):
         named = next((name for name in task.label if name in row), None)
         label = None if named is None or _is_missing(row[named], named, task) else row[named]
         if label is None and needs_label:
+            why = (
+                f"searched {', '.join(task.label)} in {', '.join(row)}"
+                if named is None
+                else f"its {named} is {row[named]!r}"
+            )
             raise DataError(
-                f"row {number} of {split} has no label: searched {', '.join(task.label)} in {', '.join(row)}\n"
-                "  leave such rows out, or set the column: data.label=COLUMN"
+                f"row {number} of {split} has no label: {why}\n"
+                "  leave such rows out, use a split with labels, or set the column: data.label=COLUMN"
             )
         return TextRow(index_of(row, number), label, texts)
 
