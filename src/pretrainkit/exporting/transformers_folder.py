@@ -2,7 +2,7 @@
 transformers."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,6 +98,15 @@ def new_transformers_folder(out: Path, config: Mapping[str, Any], tensors: Mappi
 def their_names(same: Same, split: Split) -> list[str]:
     """Return all names that `to_ours` reads."""
     return [*same.values(), *(name for names in split.values() for name in names)]
+
+
+def require_no_others(names: Iterable[str], known: Iterable[str], prefixes: tuple[str, ...] = ()) -> None:
+    """Raise CheckpointError if some of the `names` of tensors are not `known` and have none of the prefixes."""
+    if others := sorted(name for name in set(names).difference(known) if not name.startswith(prefixes)):
+        raise CheckpointError(
+            f"{len(others)} tensors have no place in this model, such as {', '.join(others[:3])}\n"
+            "  the weights are of another architecture than config.json; copy both from one model"
+        )
 
 
 def to_theirs(state: Mapping[str, Tensor], same: Same, split: Split) -> dict[str, Tensor]:

@@ -130,6 +130,7 @@ CONFIGS = {
         custom_text=True,
     ),
     "clipa": model_cfg(CLIPA, {"no_causal_mask": True, "pool_type": "last"}),
+    "usual heads": model_cfg(text_cfg={"context_length": 12, "vocab_size": VOCAB, "width": 32, "layers": 2}),
     "layer scale": model_cfg({"ls_init_value": 0.3}, {"ls_init_value": 0.2}),
     "eva": with_head("test_vit", "token"),
     "mobileclip": with_head("test_convnext", "avg", no_causal_mask=True),
@@ -452,6 +453,7 @@ def test_resnets_of_openai_are_encoders_of_timm(is_openai, tokenizer, tmp_path):
         ({"vision_cfg": {**CLIPA, "no_ln_pre": False}}, "no_ln_pre False and final_ln_after_pool True"),
         ({"vision_cfg": {"image_size": [16, 64]}}, r"image_size \[16, 64\]"),  # as many patches as of 32 by 32 pixels
         ({"preprocess_cfg": {"size": [32, 48]}}, r"size \[32, 48\]"),
+        ({"preprocess_cfg": {"mode": "L"}}, "mode 'L', which this recipe does not support"),
     ],
 )
 def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
@@ -466,6 +468,32 @@ def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
     (folder / "open_clip_config.json").write_text(json.dumps(about))
     with pytest.raises(CheckpointError, match=told):
         import_model(folder, None, tmp_path / "ours", format="openclip")
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "siglip", "openclip"])
+def test_tensors_without_a_place_are_refused(kind, transformers, tmp_path):
+    """The library that wrote them may use them."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    parts = {**sizes, "vocab_size": VOCAB}, {**sizes, "image_size": 32, "patch_size": 8}
+    names, old = ["classifier.weight", "text_model.head.norm"], {"text_model.embeddings.position_ids": torch.ones(1)}
+    folder = tmp_path / kind
+    if kind == "openclip":
+        folder = save(folder, LikeOpenAI(), model_cfg())
+        (folder / "open_clip_pytorch_model.bin").unlink()
+        state, names, old = LikeOpenAI().state_dict(), ["visual.norm.weight", "transformer.gate"], {}
+    else:
+        model = transformers.CLIPModel if kind == "huggingface" else transformers.SiglipModel
+        model = model(model.config_class(text_config=parts[0], vision_config=parts[1]))
+        model.save_pretrained(folder)
+        state = model.state_dict()
+    state = {name: tensor.contiguous() for name, tensor in state.items()} | old
+    format = "openclip" if kind == "openclip" else "huggingface"
+    for name in names:
+        save_file(state | {name: torch.ones(1)}, folder / "model.safetensors")
+        with pytest.raises(CheckpointError, match="1 tensors have no place"):
+            import_model(folder, None, tmp_path / "ours", format=format)
+    save_file(state, folder / "model.safetensors")
+    import_model(folder, None, tmp_path / "ours", format=format)
 
 
 def siglip(transformers, words=None, **vision):

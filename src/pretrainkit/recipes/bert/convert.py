@@ -22,6 +22,7 @@ from pretrainkit.exporting.transformers_folder import (
     only,
     our_activation,
     read_config,
+    require_no_others,
     their_names,
     to_ours,
     to_theirs,
@@ -242,12 +243,7 @@ def _check_names(state: State, needed: list[str], config: AnyModelConfig) -> Non
     others = {name.split(".")[0] for name in left_over} & _OTHER_HEADS
     if others:
         logger.warning("not read, because pretraining has no such head: %s", ", ".join(sorted(others)))
-    left_over = [name for name in left_over if name.split(".")[0] not in others]
-    if left_over:
-        raise CheckpointError(
-            f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
-            "  the weights are of another architecture than config.json; copy both from one model"
-        )
+    require_no_others((name for name in left_over if name.split(".")[0] not in others), ())
 
 
 def to_huggingface_config(

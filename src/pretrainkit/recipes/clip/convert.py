@@ -252,7 +252,8 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
     kind = values.get("model_type")
     if kind not in (CLIP, DUAL, SIGLIP, NAFLEX):
         raise CheckpointError(
-            f"config.json has model_type {kind!r}\n  the clip recipe reads {CLIP!r}, {SIGLIP!r} and {DUAL!r}"
+            f"config.json has model_type {kind!r}\n"
+            f"  the clip recipe reads models with both towers: {CLIP!r}, {SIGLIP!r} and {DUAL!r}"
         )
     processor = _read_processor(folder, "Siglip" if kind == SIGLIP else "CLIP")
     tokenizer = read_settings(folder / "tokenizer_config.json")

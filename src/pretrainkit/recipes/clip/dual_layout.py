@@ -19,7 +19,14 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.torchvision_shim import import_transformers
-from pretrainkit.exporting.transformers_folder import only, our_activation, to_ours, to_theirs
+from pretrainkit.exporting.transformers_folder import (
+    only,
+    our_activation,
+    require_no_others,
+    their_names,
+    to_ours,
+    to_theirs,
+)
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import (
     ClipRun,
@@ -37,6 +44,7 @@ State = Mapping[str, Tensor]
 CLIP, DUAL = "clip", "vision-text-dual-encoder"
 _CLIP_VISION, _CLIP_TEXT = "clip_vision_model", "clip_text_model"
 POOLER_SCALE = 2.0**-16
+TOWERS = ("vision_model.", "text_model.")
 _POOLER = "pooler.dense"
 _ALLOWED = 1e-4
 """Largest difference of an entry of an embedding of length 1 that the check of an export allows."""
@@ -87,6 +95,8 @@ _LAYER = {
     "feed_forward.down": "mlp.fc2",
 }
 """Maps our names of tensors, norms and modules of a layer to theirs, with their spelling."""
+POSITION_IDS = "embeddings.position_ids"
+"""A table of older versions of transformers, which is not a weight."""
 LEGACY_EOS = 2
 """With this `eos_token_id`, transformers reads the token with the highest id instead of the end token."""
 
@@ -203,12 +213,14 @@ def read_dual(
     """Return our towers, and the state dict of a model with them that has learned the logarithm of its logit scale.
     Raises CheckpointError if a tower is of another kind, or has a pooler that ours do not have; KeyError if a
     tensor or setting is missing."""
-    vision, words = (without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
+    vision, words = (without_prefix(prefix, tensors) for prefix in TOWERS)
     if values["model_type"] == CLIP:  # its parts may lack a model_type
         vision_values = {"model_type": _CLIP_VISION, **_part(values, "vision_config")}
         text_values = {"model_type": _CLIP_TEXT, **_part(values, "text_config")}
     else:
         vision_values, text_values = dict(values["vision_config"]), dict(values["text_config"])
+    known = ("visual_projection.weight", "text_projection.weight", "logit_scale")
+    require_no_others(tensors, known, TOWERS)
     state = {
         "image_projection.linear.weight": tensors["visual_projection.weight"],
         "text_projection.linear.weight": tensors["text_projection.weight"],
@@ -329,8 +341,10 @@ def to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> 
 
 
 def from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
-    """Reverse `to_transformers`."""
-    tensors = to_ours(state, *_names(config))
+    """Reverse `to_transformers`. Raises CheckpointError if there are other tensors."""
+    same, split = _names(config)
+    tensors = to_ours(state, same, split)
+    require_no_others(state, (*their_names(same, split), POSITION_IDS))
     if isinstance(config, VitConfig):
         tensors["patch.weight"] = tensors["patch.weight"].flatten(1)
     return tensors

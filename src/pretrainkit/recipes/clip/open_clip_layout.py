@@ -22,6 +22,7 @@ from pretrainkit.exporting.foreign_tokenizer import TokenizerChanges
 from pretrainkit.exporting.published_files import is_torchscript, read_pickle, read_torchscript
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.exporting.torchvision_shim import import_timm
+from pretrainkit.exporting.transformers_folder import require_no_others
 from pretrainkit.images.ops import CenterCrop, ImageTransform, Resize, ResizeShorter
 from pretrainkit.recipes.clip.architecture import read_architecture
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
@@ -54,6 +55,8 @@ _MEAN, _DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258
 _LEFTOVERS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
 """Entries of weight files that are not weights."""
 _HEAD_WIDTH, _EPSILON, _CONTEXT = 64, 1e-5, 77
+_HEADS = 8
+"""Heads of the text tower, whatever its width, if a config of open_clip has none."""
 _LAYER = {
     "attention_norm": "ln_1",
     "attention.out": "attn.out_proj",
@@ -93,6 +96,7 @@ _READ_MODEL = {
     *("embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale", "init_logit_bias"),
     "nonscalar_logit_scale",
 }
+_READ_PREPROCESSING = {"size", "mean", "std", "interpolation", "resize_mode", "fill_color"}
 """_READ_*: settings that are read, follow from the shapes, or change no embedding. _ONLY_*: settings with a single
 supported value."""
 _POOLS = {"argmax": "eos", "eos": "eos", "first": "cls", "last": "last"}
@@ -159,6 +163,7 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
     state = {**image_state, **text_state, **projection_state}
     state |= {ours: tensors[theirs].reshape(1) for ours, theirs in _SCALARS.items() if theirs in tensors}
     preprocess = about.get("preprocess_cfg") or {}
+    _require(preprocess, _READ_PREPROCESSING, {"mode": "RGB"})
     colors = preprocess.get("mean") or _MEAN, preprocess.get("std") or _DEVIATION
     run = imported_run(
         image,
@@ -177,6 +182,10 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
     )
     shown = _HF_PROJECTIONS[words.get("hf_proj_type", "mlp")] if isinstance(text, HuggingFaceTextConfig) else {}
     names = {ours: shown.get(ours) or _their_name(ours) for ours in state}
+    # The tensors of encoders of timm and transformers are compared when the model is built.
+    foreign = ("visual.",) if isinstance(image, TimmConfig) else ()
+    foreign += ("text.",) if isinstance(text, HuggingFaceTextConfig) else ()
+    require_no_others(tensors, (*names.values(), f"{_TEXT_PROJECTION}.weight"), foreign)
     return ImportedModel(run, state, names, changes=None if changes == TokenizerChanges() else changes)
 
 
@@ -330,7 +339,7 @@ def _text(
         max_positions=len(tensors["positional_embedding"]),
         hidden_size=width,
         num_layers=num_layers,
-        num_heads=settings.get("heads", width // _HEAD_WIDTH),
+        num_heads=settings.get("heads", _HEADS if settings else width // _HEAD_WIDTH),  # OpenAI's have no settings
         intermediate_size=len(state["text.encoder.layers.0.feed_forward.up.bias"]),
         activation=_activation(given, settings),
         causal=is_causal,

@@ -279,7 +279,8 @@ class Clip(
 
         return import_config(path, settings, nproc)
 
-    huggingface_types = ("clip", "siglip", "siglip2", "vision-text-dual-encoder")
+    _TOWERS = ("clip_text_model", "clip_vision_model", "siglip_text_model", "siglip_vision_model")  # refused by name
+    huggingface_types = ("clip", "siglip", "siglip2", "vision-text-dual-encoder", *_TOWERS)
 
     def export_huggingface(self, config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.clip.convert import write_huggingface

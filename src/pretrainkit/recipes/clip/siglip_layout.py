@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.transformers_folder import only, our_activation, to_ours, to_theirs
+from pretrainkit.exporting.transformers_folder import only, our_activation, require_no_others, to_ours, to_theirs
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import ClipRun, TextTransformerConfig, TimmConfig
 from pretrainkit.recipes.clip.dual_layout import (
     ACTIVATIONS_THERE,
+    POSITION_IDS,
+    TOWERS,
     from_transformers,
     our_fields,
     their_fields,
@@ -106,11 +108,12 @@ def read_siglip(
         },
     )
     text = TextTransformerConfig(causal=False, pool="last", **our_fields(text_values, _TEXT_FIELDS))
+    require_no_others(tensors, ("logit_scale", "logit_bias"), TOWERS)
     words = without_prefix("text_model.", tensors)
     state = {
         **with_prefix("image.encoder.", _to_timm(without_prefix("vision_model.", tensors), given["depth"])),
+        **{f"text_projection.linear.{kind}": words.pop(f"head.{kind}") for kind in _KINDS},
         **with_prefix("text.encoder.", from_transformers(words, text)),
-        **{f"text_projection.linear.{kind}": words[f"head.{kind}"] for kind in _KINDS},
         "temperature.log_scale": tensors["logit_scale"].reshape(1).float(),
         "logit_bias": tensors["logit_bias"].reshape(1).float(),
     }
@@ -207,6 +210,7 @@ def _to_timm(state: State, depth: int) -> dict[str, Tensor]:
         joined = state[f"head.attention.in_proj_{kind}"]
         width = len(joined) // 3
         tensors[f"attn_pool.q.{kind}"], tensors[f"attn_pool.kv.{kind}"] = joined[:width], joined[width:]
+    require_no_others(state, (*_from_timm(tensors, depth), POSITION_IDS))
     return tensors
 
 
