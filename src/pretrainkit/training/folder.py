@@ -259,11 +259,15 @@ def _revision() -> str | None:
     that runs a copy of the code sets the revision in the environment."""
     if launched := os.environ.get("PRETRAINKIT_REVISION"):
         return launched
-    git = ["git", "-C", str(Path(__file__).resolve().parent)]
+    place = Path(__file__).resolve()
+    # Without locks: a kill during `git status` would leave index.lock in the checkout, and git would refuse to work.
+    git = ["git", "--no-optional-locks", "-C", str(place.parent)]
+    # An installed package may be in the folder of another project, whose commit is not that of the code.
+    questions = (("ls-files", "--error-unmatch", place.name), ("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
     try:
-        commit, changes = (
+        _, commit, changes = (
             subprocess.run([*git, *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+            for words in questions
         )
     except (OSError, subprocess.SubprocessError):
         return None
