@@ -41,6 +41,14 @@ def runs(tmp_path):
     return [first, second]
 
 
+def test_accuracies_that_are_per_cent_are_shown_as_they_are(runs):
+    for run, value in zip(runs, (51.0, 52.0), strict=True):
+        with open(run / "eval.jsonl", "a") as file:
+            file.write(json.dumps({"step": 600, "masked_lm_loss": 3.6, "accuracy": value}) + "\n")
+    text = " ".join(Page(render_comparison(compared_runs(runs))).text.split())
+    assert "accuracy 51 52 +1" in text
+
+
 def test_a_comparison_shows_results_settings_fingerprints_and_answers_that_differ(runs):
     page = Page(render_comparison(compared_runs(runs)))
     assert tuple(page.scripts[1:]) == scripts()

@@ -2,6 +2,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -114,6 +115,15 @@ def test_a_single_evaluation_and_counts_that_stay_0_have_no_chart(tmp_path):
     ]
     assert [chart.title for chart in (*loss_charts(runs), *other_charts(runs))] == ["Loss, training", "Learning rate"]
     assert [chart.title for chart in other_charts(runs[:1])] == ["Accuracy", "Learning rate"]
+
+
+@pytest.mark.parametrize(("values", "is_share"), [((0.5, 1.0), True), ((50.0, 1.0), False)])
+def test_accuracies_that_are_per_cent_are_not_shares(tmp_path, values, is_share):
+    log = [{"step": step, "loss": 2.0} for step in (1, 2)]
+    evaluations = [{"step": step, "accuracy": value} for step, value in enumerate(values, 1)]
+    runs = [write_run(tmp_path / name, log, [], evaluations) for name in ("a", "b")]
+    for group in (runs, runs[:1]):
+        assert [chart.is_share for chart in other_charts(group)] == [is_share]
 
 
 def test_a_run_that_lacks_a_metric_has_no_line_in_its_chart(tmp_path):

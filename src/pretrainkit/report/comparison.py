@@ -112,19 +112,22 @@ def _metric_row(key: str, runs: Sequence[Run]) -> list[Content]:
             continue
         peers = [other for other in runs if other.config.get("recipe") == run.config.get("recipe")]
         peers = [peer for peer in peers if key in peer.held_out]
-        first, shown = peers[0].held_out[key], metric(key, value)
+        values = [peer.held_out[key] for peer in peers]
+        first, shown = values[0], metric(key, value, values)
         sign = {RISES: 1, FALLS: -1}.get(run.direction(key) or "", 0)
         others = [peer.held_out[key] for peer in peers if peer is not run]
         is_best = sign and math.isfinite(value)
-        is_best = is_best and not any(sign * other >= sign * value or metric(key, other) == shown for other in others)
+        is_best = is_best and not any(
+            sign * other >= sign * value or metric(key, other, values) == shown for other in others
+        )
         asides = []
         if run is not peers[0] and math.isfinite(value - first):
-            asides.append(f"{'+' if value >= first else '−'}{metric(key, abs(value - first))}")
+            asides.append(f"{'+' if value >= first else '−'}{metric(key, abs(value - first), values)}")
         steps, curve = run.evaluations.curve(key)
         if sign and len(curve) > 1:
             at = max(range(len(curve)), key=lambda i: (sign * curve[i], -steps[i]))
             if sign * curve[at] > sign * value:
-                asides.append(f"best {metric(key, float(curve[at]))} at step {number(int(steps[at]))}")
+                asides.append(f"best {metric(key, float(curve[at]), values)} at step {number(int(steps[at]))}")
         bold = tag("b", shown, class_="good") if is_best and others else shown
         cells.append(join([bold, *(tag("div", aside, class_="quiet small") for aside in asides)]))
     return cells

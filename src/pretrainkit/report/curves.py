@@ -213,7 +213,8 @@ def _chart(
     ]
     log_y = key == "grad_norm" and any(_has_peaks(line.ys) for line in series)
     marks.sort(key=lambda mark: mark.x)
-    return Chart(name, title, series, levels, marks, log_y, not _is_loss(key), is_share(key))
+    values = (float(y) for line in series for y in line.ys[np.isfinite(line.ys)])
+    return Chart(name, title, series, levels, marks, log_y, not _is_loss(key), is_share(key, values))
 
 
 def _chart_of_run(run: Run, key: str) -> Chart:

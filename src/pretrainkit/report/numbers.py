@@ -1,6 +1,7 @@
 """Numbers and names formatted for people."""
 
 import math
+from collections.abc import Iterable
 
 DASH = "–"
 _WORDS = {
@@ -87,14 +88,16 @@ def label(key: str) -> str:
     return " ".join(_WORDS.get(word, word) for word in key.split("_") if word) or key
 
 
-def is_share(key: str) -> bool:
-    """True if a metric of this name has values in [0, 1] and is shown in per cent."""
-    return key in _SHARES or key.endswith(("_accuracy", "_share", "_rate")) or key == "accuracy"
+def is_share(key: str, values: Iterable[float] = ()) -> bool:
+    """True if a metric of this name is shown in per cent, because its values are in [0, 1]. The accuracies of some
+    tasks are per cent already, which `values` above 1 show."""
+    is_named = key in _SHARES or key.endswith(("_accuracy", "_share", "_rate")) or key == "accuracy"
+    return is_named and not any(abs(value) > 1 for value in values)
 
 
-def metric(key: str, value: float) -> str:
-    """Format a metric's value in the unit that its name implies."""
-    if is_share(key):
+def metric(key: str, value: float, among: Iterable[float] = ()) -> str:
+    """Format a metric's value in the unit that its name, and the values `among` which it is shown, imply."""
+    if is_share(key, (value, *among)):
         return percent(value)
     if key.endswith("_per_second"):
         return f"{short(value)}/s"
