@@ -26,6 +26,7 @@ _VOCABULARIES: Mapping[str, Callable[[Path], set[str]]] = {
 }
 """Vocabulary files of folders without a tokenizer.json, each with a function that returns its pieces."""
 _ROLES = "special_tokens_map.json"
+_SIDES = ("padding_side", "truncation_side")
 _OTHERS = ("merges.txt", "added_tokens.json", _ROLES, CONFIG_JSON, "config.json")
 
 
@@ -54,9 +55,15 @@ def tokenizer_beside(folder: Path) -> Path | None:
     return _converted(folder, names) if names else None
 
 
+def left_sides(folder: Path) -> list[str]:
+    """Return the settings of a tokenizer that pad or cut texts at their beginning."""
+    about = _json(folder / CONFIG_JSON)
+    return [name for name in _SIDES if about.get(name) == "left"]
+
+
 def with_right_sides(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a tokenizer that pads and cuts texts at their end, as in our trainings."""
-    sides = {name: "right" for name in ("padding_side", "truncation_side") if about.get(name) == "left"}
+    sides = {name: "right" for name in _SIDES if about.get(name) == "left"}
     return {**about, **sides}
 
 

@@ -115,7 +115,7 @@ def read_model(
 ) -> tuple[Any, Mapping[str, Any], Path | None]:
     """Return (config, weights, folder of the tokenizer or renderer if there is one)."""
     from pretrainkit.dist.weights import require_same_architecture
-    from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
+    from pretrainkit.exporting.foreign_tokenizer import left_sides, tokenizer_beside
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
     from pretrainkit.exporting.transformers_folder import parts_beside_encoder
@@ -158,7 +158,13 @@ def read_model(
                 )
                 config = carried.changed(model=config.model)
             weights = _with_rest(weights, path)
-        return config, weights, tokenizer or tokenizer_beside(path)
+        tokenizer = tokenizer or tokenizer_beside(path)
+        if settings is None and tokenizer is not None and (sides := left_sides(tokenizer)):
+            _log.warning(
+                "the tokenizer in %s has %s 'left', but this recipe pads and cuts texts at their end, also in exports",
+                *(tokenizer, " and ".join(sides)),
+            )
+        return config, weights, tokenizer
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
     run, checkpoint = checkpoint_of(path, step)

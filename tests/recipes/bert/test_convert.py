@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pretrainkit.api import import_model, open_model
+from pretrainkit.api import import_model
 from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.convert import (
@@ -24,7 +24,9 @@ from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.presets import PRESETS
 from pretrainkit.recipes.bert.recipe import RECIPE
+from pretrainkit.running.opened import open_model
 from support.bert_batches import WIDTH, modern_config, row_batch, run_config
+from support.glue_toys import write_tokenizer
 
 LENGTHS = [5, WIDTH, 9, 17]
 
@@ -207,6 +209,7 @@ def test_configs_of_other_models_are_refused(change, message):
     ("change", "message"),
     [
         ({"hidden_activation": "relu", "classifier_activation": None}, "classifier_activation 'gelu'"),
+        ({"mlp_dropout": 0.5}, "embedding_dropout 0.0 and mlp_dropout 0.5"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_type 'linear'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "type 'dynamic'"),
         ({"sliding_window": 3}, "sliding_window 3"),
@@ -281,3 +284,38 @@ def test_a_model_of_sentence_transformers_may_have_its_encoder_in_a_subfolder(tm
     with pytest.raises(DataError, match=r"pass the folder of its encoder, .*0_Transformer"):
         import_model(tmp_path / "model", None, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("side", ["padding_side", "truncation_side"])
+def test_tokenizers_that_change_the_beginning_of_texts_are_reported(tmp_path, caplog, side):
+    config = run_config()
+    RECIPE.export_huggingface(config, random_model(config), None, tmp_path / "model")
+    for folder, value in (("right", "right"), ("left", "left")):
+        write_tokenizer(tmp_path / folder)
+        path = tmp_path / folder / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {side: value}))
+    with caplog.at_level(logging.WARNING):
+        open_model(tmp_path / "model", tokenizer=tmp_path / "right")
+        assert side not in caplog.text
+        open_model(tmp_path / "model", tokenizer=tmp_path / "left")
+    assert f"has {side} 'left', but this recipe pads and cuts texts at their end" in caplog.text
+
+
+def test_a_masked_word_head_without_a_bias_is_read_as_zeros(transformers, tmp_path, caplog):
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}
+    ids = {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    config = transformers.ModernBertConfig(**sizes, **ids, intermediate_size=16, decoder_bias=False)
+    transformers.ModernBertForMaskedLM(config).save_pretrained(tmp_path / "theirs")
+    with caplog.at_level(logging.WARNING):
+        _, state = read_huggingface(tmp_path / "theirs")
+    assert not state["masked_lm.decoder_bias"].any()
+    assert "initialized at random" not in caplog.text
+
+
+def test_the_output_bias_may_have_only_its_second_name():
+    config = run_config().model
+    state = to_huggingface_state(random_model(run_config()).state_dict(), config)
+    expected = from_huggingface_state(state, config)
+    state["cls.predictions.decoder.bias"] = state.pop("cls.predictions.bias")
+    found = from_huggingface_state(state, config)
+    assert torch.equal(found["masked_lm.decoder_bias"], expected["masked_lm.decoder_bias"])

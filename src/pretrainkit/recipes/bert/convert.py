@@ -200,6 +200,9 @@ def in_full_names(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
     prefix = {"bert": "bert.", "modern": "model."}[config.arch]
     if not any(name.startswith(prefix) for name in state):
         state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
+    bias, tied = "cls.predictions.bias", "cls.predictions.decoder.bias"
+    if tied in state and bias not in state:  # two names of one tensor
+        state = {**state, bias: state[tied]}
     return {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in state.items()
@@ -313,8 +316,13 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
     if arch == "bert":
         only(values, {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
         return BertModelConfig(**settings)
-    head = {"classifier_activation": "gelu", **values}  # the default of transformers
-    only(head, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
+    pairs = ("hidden_activation", "classifier_activation", "gelu"), ("embedding_dropout", "mlp_dropout", 0.0)
+    for first, second, usual in pairs:
+        if (value := values.get(first, usual)) != (other := values.get(second, usual)):
+            raise CheckpointError(
+                f"config.json has {first} {value!r} and {second} {other!r}, but this recipe has one setting for both\n"
+                "  a dropout rate may be changed in config.json: the outputs of a trained model do not depend on it"
+            )
     only(values, dict.fromkeys(_MODERN_BIASES, False))
     only(values, {"sliding_window": values.get("local_attention", 128) // 2})
     if values.get("rope_scaling"):  # the name in transformers 4
@@ -371,7 +379,10 @@ def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
         original = newest_original(folder)
         if original is not None:
             return config, read_original(original, config)
-    return config, from_huggingface_state(read_saved(folder), config)
+    state = read_saved(folder)
+    if values.get("decoder_bias") is False and "head.dense.weight" in state:
+        state["decoder.bias"] = torch.zeros(len(state["model.embeddings.tok_embeddings.weight"]))
+    return config, from_huggingface_state(state, config)
 
 
 def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *, tokenizer: Path | None) -> None:
