@@ -75,7 +75,11 @@ def two_ranks(mode: str, folder: Path) -> Launch:
     return Launch("local", (mode, str(folder)), (), processes_per_node=2)
 
 
-def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_ranks_run_and_each_has_its_place(
+    folder: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     assert launch_local(two_ranks("done", folder), folder / "run", module="trivial_rank") == 0
     shown = capfd.readouterr()
     assert shown.out == "hello from 0 of 2\n"
@@ -83,6 +87,7 @@ def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.Captur
     assert (folder / "run/logs/rank-1.log").read_text() == "hello from 1 of 2\n"
     assert (folder / "run/logs/rank-0.log").read_text() == shown.out
     assert sorted(path.name for path in (folder / "run/logs").iterdir()) == ["rank-0.log", "rank-1.log"]
+    assert not any((tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.parametrize(("mode", "code"), [("fail", 2), ("crash", 1), ("segfault", 1)])

@@ -29,7 +29,7 @@ _REASONS: dict[int, str] = {
 def main() -> None:
     """Start the ranks, wait for them, and exit with 0 if all of them did."""
     stop_when_orphaned()
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -50,6 +50,7 @@ def main() -> None:
         rdzv_endpoint=place,
         rdzv_configs={"last_call_timeout": _LAST_CALL_SECONDS},
         max_restarts=int(restarts),
+        logs_specs=DefaultLogsSpecs(os.devnull),  # ranks have logs; otherwise a folder stays in /tmp
     )
     try:
         elastic_launch(config, sys.executable)("-m", "pretrainkit.launch.rank", *words)
