@@ -32,6 +32,7 @@ def test_from_words_to_shards(words, corpus, tmp_path):
     result = run("inspect", out / "train", "--verify", "--json")
     assert json.loads(result.stdout)["fingerprint"] == manifests["train"]["fingerprint"]
     assert "vocab size" in run("inspect", folder).stdout
+    assert "sentences" in run("inspect", out / "valid").stdout
     shown = run("inspect", out / "valid", "--document", 0).stdout
     assert "documents" in shown
     pieces = run("show", "The value. The object.", "--tokenizer", folder, "--json").stdout.splitlines()
@@ -85,6 +86,12 @@ def test_a_tokenizer_that_is_not_the_shards_is_refused(unigram, wordpiece, corpu
     result = run("inspect", tmp_path / "out/train")
     assert isinstance(result.exception, InputError)
     assert "is not the tokenizer that encoded" in str(result.exception)
+
+
+def test_documents_that_are_not_split_are_not_called_sentences(unigram, corpus, tmp_path):
+    run("encode", corpus / "valid", "--tokenizer", unigram, "--out", tmp_path / "out", "--splitter", "none")
+    assert "sentences" not in run("inspect", tmp_path / "out").stdout
+    assert json.loads(run("inspect", tmp_path / "out", "--json").stdout)["num_sentences"] == 5
 
 
 @pytest.mark.parametrize("document", [-1, 99])

@@ -213,7 +213,10 @@ def inspect(
             "  restore the folder from a copy, or encode again"
         )
     names = ("num_documents", "num_sentences", "num_tokens", "num_shards", "vocab_size", "fingerprint")
-    _echo_facts(folder, {name: getattr(shards, name) for name in names}, json_output)
+    facts = {name: getattr(shards, name) for name in names}
+    if not json_output and shards.num_sentences == shards.num_documents:  # documents that are not split
+        del facts["num_sentences"]
+    _echo_facts(folder, facts, json_output)
     if document is not None:
         if not 0 <= document < shards.num_documents:
             raise InputError(f"there is no document {document}\n  the documents are 0 to {shards.num_documents - 1}")
