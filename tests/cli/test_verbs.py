@@ -2,6 +2,7 @@
 
 import errno
 import json
+import signal
 import subprocess
 import sys
 
@@ -183,6 +184,27 @@ def test_module_and_command_are_the_same():
     done = subprocess.run([sys.executable, "-m", "pretrainkit", "nosuch"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Usage: pretrainkit" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGBUS")
+def test_a_mapped_file_that_gets_shorter_is_reported_with_the_place(tmp_path):
+    code = """
+import sys
+import numpy as np
+import pretrainkit.cli.main as cli
+(path,) = sys.argv[1:]
+np.zeros(1 << 20, np.uint8).tofile(path)
+mapped = np.memmap(path, np.uint8, "r")
+def app(prog_name):
+    open(path, "w").close()
+    mapped.sum()
+cli.app = app
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.bin")], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGBUS
+    assert done.stderr.startswith("Fatal Python error: Bus error")
+    assert "line 10 in app" in done.stderr
 
 
 @pytest.mark.parametrize(

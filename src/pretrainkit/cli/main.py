@@ -1,6 +1,7 @@
 """The command line: `pretrainkit VERB ...`. Each verb has its own file, imported only when the verb is used."""
 
 import difflib
+import faulthandler
 import importlib
 import inspect
 import logging
@@ -9,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -308,6 +310,9 @@ def main() -> None:
     # that never busy-wait must be woken for every operation: steps of small models were 30 % slower.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # If a mapped file gets shorter, the system ends the process (SIGBUS); this shows where.
+    with suppress(RuntimeError, AttributeError, ValueError, OSError):  # stderr may be closed, or no file
+        faulthandler.enable(all_threads=False)
     try:
         app(prog_name="pretrainkit")
     except PretrainKitError as error:
