@@ -6,10 +6,9 @@ trained model. Layout "t5": pad 0, eos 1, unk 2, as in all vocabularies of T5, t
 where a task names its vocabulary. Source: Kudo 2018, https://arxiv.org/abs/1804.10959.
 """
 
+import io
 import re
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError, RunError
@@ -55,27 +54,22 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout =
     ids: dict[str, Any] = {"unk_id": T5_SPECIAL.unk, "bos_id": -1, "eos_id": T5_SPECIAL.sep, "pad_id": T5_SPECIAL.pad}
     if layout == "bert":
         ids = {"unk_id": SPECIAL.unk, "bos_id": SPECIAL.cls, "eos_id": SPECIAL.sep, "pad_id": SPECIAL.mask}
-    with tempfile.TemporaryDirectory(prefix="pretrainkit-") as folder:
-        # In a temporary folder, because the trainer splits its input path at commas.
-        path = Path(folder) / "words.tsv"
-        with open(path, "wb") as file:
-            file.writelines(b"%b\t%d\n" % item for item in counts.items())
-        prefix = Path(folder) / "model"
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                input=str(path),
-                input_format="tsv",
-                model_type="unigram",
-                vocab_size=vocab_size - num_inserted,
-                byte_fallback=True,
-                **ids,
-                num_threads=NUM_THREADS,
-                model_prefix=str(prefix),
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise _explained(str(error), vocab_size, num_inserted) from error
-        model = sentencepiece_model_pb2.ModelProto.FromString(prefix.with_suffix(".model").read_bytes())  # type: ignore[attr-defined]
+    written = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(b"%b\t%d" % item for item in counts.items()),
+            model_writer=written,
+            input_format="tsv",
+            model_type="unigram",
+            vocab_size=vocab_size - num_inserted,
+            byte_fallback=True,
+            **ids,
+            num_threads=NUM_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _explained(str(error), vocab_size, num_inserted) from error
+    model = sentencepiece_model_pb2.ModelProto.FromString(written.getvalue())  # type: ignore[attr-defined]
     if layout == "bert":
         _insert_mask(model)
     spec = model.trainer_spec
