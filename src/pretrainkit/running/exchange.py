@@ -62,7 +62,11 @@ def import_config(
     reader = _reader_of(Path(path)) if recipe is None else able(find_recipe(recipe), ReadsConfigs)
     # Where a number is expected, a file of another system may have anything; --debug shows where it failed.
     with expected_form(path, "use a config that its system can read"):
-        return reader.import_config(Path(path), settings, nproc)
+        imported = reader.import_config(Path(path), settings, nproc)
+    if imported.config is None:
+        return imported
+    # The readers fill in values as they are in the file; this checks their types and ranges.
+    return replace(imported, config=load_config(imported.config.model_dump(mode="json", warnings=False)))
 
 
 def _reader_of(path: Path) -> ReadsConfigs[Any]:

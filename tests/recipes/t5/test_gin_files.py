@@ -430,3 +430,14 @@ def test_a_required_value_is_set_as_the_message_advises(files):
         api.import_config(files / "mine.gin", None, ["MODEL_DIR=x"], 1)
     assert "give it as DROPOUT_RATE=VALUE" in str(caught.value)
     api.import_config(files / "mine.gin", None, ["MODEL_DIR=x", "DROPOUT_RATE=0.2"], 1)
+
+
+def test_values_are_checked_and_converted_like_those_of_our_own_configs(files):
+    """T5X reads the names of divisors of the loss in any case."""
+    given = ["MODEL_DIR=x", "FACTOR='AVERAGE_PER_SEQUENCE'"]
+    config = api.import_config(files / "mine.gin", None, given, 1).config
+    assert config.objective.normalize_by == "average_per_sequence"
+    with pytest.raises(ConfigError, match=r"model.dropout cannot be 1\.5"):
+        api.import_config(files / "mine.gin", None, [*given, "DROPOUT_RATE=1.5"], 1)
+    with pytest.raises(ConfigError, match=r"MODEL_DIR has no value: bindings are written NAME=VALUE"):
+        api.import_config(files / "mine.gin", None, ["MODEL_DIR"], 1)

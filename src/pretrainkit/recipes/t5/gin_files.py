@@ -142,7 +142,12 @@ class GinFile:
         self._macros: dict[str, Any] = {}
         self._read(path.absolute(), ())
         for setting in settings:
-            name, _, value = setting.partition("=")
+            name, has_value, value = setting.partition("=")
+            if not has_value:
+                raise ConfigError(
+                    f"{setting} has no value: bindings are written NAME=VALUE\n"
+                    "  for several gin files, import one that includes the others"
+                )
             self._parse(f"{name.removeprefix('gin.')} = {_quoted(value)}", setting, path.absolute(), ())
 
     def _read(self, path: Path, outer: tuple[Path, ...]) -> None:
