@@ -179,6 +179,16 @@ def test_minus_one_and_minus_are_ordinary_labels_in_own_files(tmp_path):
         read_labels([1, -1], replace(TASKS["cola"], texts=(("t",),)), tmp_path / "rows.jsonl")
 
 
+def test_mirrors_of_a_task_with_other_columns_or_a_header_are_explained(tmp_path):
+    with pytest.raises(DataError, match="the classes are no, yes; remove the line of column names"):
+        numbered(["label", "no"], ("no", "yes"))
+    (tmp_path / "rows.jsonl").write_text('{"text": "fine", "labels": 1}\n')
+    for task, advice in ((TASKS["sst2"], "use task own with data.train=FILE"), (None, "set the columns: data.texts")):
+        own = task or task_of(GlueDataConfig(texts=("sentence",)))
+        with pytest.raises(DataError, match=rf"has no text in sentence: it has text, labels\n.*{advice}"):
+            read_place(open_rows(tmp_path / "rows.jsonl", "train"), "train", own, needs_label=True)
+
+
 def test_test_sets_without_labels_are_named_as_the_cause(encoder, tmp_path):
     with pytest.raises(DataError, match="the classes are 0, 1; test sets without labels often have -1"):
         numbered([-1, -1], ("0", "1"))

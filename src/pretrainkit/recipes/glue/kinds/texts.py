@@ -35,13 +35,18 @@ def _is_missing(label: Any, column: str, task: TextTask) -> bool:
     return task.data is not None and label in (-1, "-1")
 
 
-def _text(row: Columns, names: Sequence[str], split: str, number: int) -> str:
+def _text(row: Columns, names: Sequence[str], split: str, number: int, task: TextTask) -> str:
     for name in names:
         if isinstance(row.get(name), str):
             return row[name]
+    own = "data.texts=[COLUMN] or data.texts=[FIRST,SECOND]"
     raise DataError(
         f"row {number} of {split} has no text in {' or '.join(names)}: it has {', '.join(map(str, row))}\n"
-        "  fix the row, or set the columns: data.texts=[COLUMN] or data.texts=[FIRST,SECOND]"
+        + (
+            f"  fix the row, or set the columns: {own}"
+            if task.data is None
+            else f"  rename it, or use task own with data.train=FILE data.valid=FILE data.label=COLUMN and {own}"
+        )
     )
 
 
@@ -84,6 +89,7 @@ def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64]
         raise DataError(
             f"labels without a class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
             + ("; test sets without labels often have -1: use a split with labels" if unknown == ["-1"] else "")
+            + ("; remove the line of column names, which files of this task lack" if unknown == ["label"] else "")
         )
     return np.array([UNKNOWN if name is None else numbers[name] for name in names], np.int64)
 
@@ -122,7 +128,7 @@ class TextExamples(Labelled):
                 "  set data.texts=[COLUMN], or data.texts=[FIRST,SECOND] for pairs; for predictions:\n"
                 "  pretrainkit infer MODEL data.texts=[COLUMN] --input ROWS --out ANSWERS"
             )
-        texts = tuple(_text(row, names, split, number) for names in task.texts)
+        texts = tuple(_text(row, names, split, number, task) for names in task.texts)
         named = next((name for name in task.label if name in row), None)
         label = None if named is None or _is_missing(row[named], named, task) else row[named]
         if label is None and needs_label:
