@@ -151,9 +151,13 @@ class Sweep:
         if path.is_file():
             earlier = read_object(path)
             if earlier != shared:
-                names = [name for name in shared if earlier.get(name) != shared[name]]
+                changes = "".join(
+                    f"  {name}: {json.dumps(earlier.get(name))} there, {json.dumps(value)} now\n"
+                    for name, value in shared.items()
+                    if earlier.get(name) != value
+                )
                 raise InputError(
-                    f"{self.out} holds another sweep: {', '.join(names)} differ\n"
+                    f"{self.out} holds another sweep\n{changes}"
                     "  only tasks, learning rates and seeds may be added; for other settings choose another --out"
                 )
             return
