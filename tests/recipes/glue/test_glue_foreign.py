@@ -1,6 +1,7 @@
 """Encoders of transformers under a head have the outputs of transformers."""
 
 import json
+import logging
 
 import pytest
 import torch
@@ -205,6 +206,21 @@ def test_a_reader_of_answers_of_transformers_answers_without_settings(tmp_path, 
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     out = api.predict(tmp_path / "saved", tmp_path / "out.jsonl", input=tmp_path / "rows.jsonl", device="cpu")
     assert json.loads(out.read_text())["answer"] in row["context"]
+
+
+def test_layers_that_the_config_does_not_count_are_refused_or_reported(tmp_path, transformers, caplog):
+    save_classifier(transformers, tmp_path / "bert")
+    write_foreign(transformers, tmp_path / "electra", "electra")
+    for name in ("bert", "electra"):
+        path = tmp_path / name / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+    with pytest.raises(
+        CheckpointError, match=r"16 tensors have no place in this model, such as bert.encoder.layer.1\."
+    ):
+        api.import_model(tmp_path / "bert", None, tmp_path / "ours")
+    with caplog.at_level(logging.WARNING):
+        api.import_model(tmp_path / "electra", None, tmp_path / "ours")
+    assert "electra.encoder.layer.1." in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -452,6 +452,11 @@ def read_classifier(
             f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
             "  copy the folder again"
         )
+    prefix = {"bert": "bert.", "modern": "model."}[config.arch]
+    ignored = (f"{prefix}embeddings.position_ids", *(f"{prefix}pooler.dense.{kind}" for kind in _KINDS))
+    require_no_others((name for name in state if name.startswith(prefix)), (*needed, *ignored))
+    if others := sorted({name.partition(".")[0] for name in set(state).difference(needed, ignored)}):
+        logger.warning("not read, because the classifier has no such layer: %s", ", ".join(others))
     encoder = to_ours(state, names, split)
     if not _has_pooler(config, reads):
         encoder |= _drawn_pooler(config)

@@ -63,10 +63,11 @@ def read_folder(
     drawn = drawn_modules(model, {key for key in missing if not key.startswith(f"{name}.")}, folder)
     if reads != "examples":
         name, classifier = slot_head(architecture, reads, folder)
-    unread = sorted({key.split(".")[0] for key in report["unexpected_keys"] if key.rpartition(".")[0] != name})
+    unread = sorted(key for key in report["unexpected_keys"] if key.rpartition(".")[0] != name)
     if unread:
         logger.warning(
-            "%s: these weights are not read, because the encoder has no layers for them: %s", folder, ", ".join(unread)
+            "%s: %d tensors are not read, because the model has no layers for them, such as %s",
+            *(folder, len(unread), ", ".join(unread[:_NUM_SHOWN])),
         )
     positions = max_positions_of(model)
     encoder = HuggingFaceEncoder(model)
