@@ -383,6 +383,39 @@ def test_held_out_folders_are_used_and_must_have_the_same_modalities(tmp_path):
         new_project("fourm", [tmp_path / "rooms"], tmp_path / "other", hours=None)
 
 
+def put_photographs(folder: Path, orientations: list[int]) -> Path:
+    """Write photographs of 30 x 20 stored pixels with a depth map and a caption each."""
+    from PIL import Image
+
+    for number, orientation in enumerate(orientations):
+        for kind in ("rgb", "depth", "caption"):
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.new("RGB", (30, 20), (number, 0, 0)).save(folder / f"rgb/{number}.png", exif=exif)
+        Image.new("L", (30, 20), number).save(folder / f"depth/{number}.png")
+        (folder / f"caption/{number}.txt").write_text(f"a thing {number}")
+    return folder
+
+
+def test_maps_of_turned_photographs_that_were_not_turned_are_left_out(tmp_path):
+    photos = put_photographs(tmp_path / "photos", [1, 6, 1, 1, 3])
+    project = new_project("fourm", [photos], tmp_path / "made", hours=None)
+    (left_out,) = project.record["left_out"]
+    assert (left_out["what"], left_out["count"]) == (f"samples of {photos} with a broken file", 1)
+    (example,) = left_out["examples"]
+    assert example.startswith(f"{photos}/depth/1.png has 30 x 20 pixels, but {photos}/rgb/1.png has another shape")
+
+
+def test_captions_of_few_words_have_room_in_the_vocabulary(tmp_path):
+    photos = put_photographs(tmp_path / "photos", [1] * 6)
+    project = new_project("fourm", [photos], tmp_path / "made", hours=None)
+    with within(project.folder):
+        for command in project.record["commands"][:2]:
+            ended = run_here(command[1:])
+            assert ended.code == 0, ended.err
+
+
 def test_without_captions_the_vocabulary_has_room_for_the_names_of_classes(tmp_path):
     """Names of classes have several words, joined by underscores, as in many sets."""
     page_data.put_rooms(tmp_path / "rooms", 4, 2)

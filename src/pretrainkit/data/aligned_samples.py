@@ -283,6 +283,20 @@ def map_size(content: bytes, name: str) -> tuple[int, int]:
     return height, width
 
 
+def require_same_view(name: str, size: tuple[int, int], first_name: str, first_size: tuple[int, int]) -> None:
+    """Raise DataError if two files of a sample do not have the same shape at different scales, up to rounding to whole
+    pixels. Sizes are (height, width)."""
+    small, large = sorted((size, first_size))
+    height, width = large[0] * small[1] / large[1], large[1] * small[0] / large[0]
+    if abs(height - small[0]) >= 1 and abs(width - small[1]) >= 1:
+        raise DataError(
+            f"{name} has {size[1]} x {size[0]} pixels, but {first_name} has another shape, "
+            f"{first_size[1]} x {first_size[0]}\n  all images and maps of a sample must show the same view: "
+            "crop and turn them in the same way (photographs are turned by their EXIF orientation), or leave "
+            "out the sample"
+        )
+
+
 def require_numbers(values: NDArray[Any], name: str) -> None:
     """Raise DataError if a value is NaN, because it would make the loss NaN."""
     if values.dtype.kind == "f" and (num_nan := int(np.isnan(values).sum())):

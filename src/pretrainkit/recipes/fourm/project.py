@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from pretrainkit.corpus.survey import LeftOut
-from pretrainkit.data.aligned_samples import read_map
+from pretrainkit.data.aligned_samples import read_map, require_same_view
 from pretrainkit.errors import DataError
 from pretrainkit.images.decode import IMAGE_SUFFIXES, open_image
 from pretrainkit.recipes.fourm.modality import Modality
@@ -182,8 +184,12 @@ def _aligned(root: Path, facts: Facts, request: ProjectRequest, expected: Mappin
         request.progress.advance(1)
         paths = {kind: by_key[key] for kind, by_key in files.items()}
         try:
+            sizes = dict[str, tuple[int, int]]()
             for kind, path in paths.items():
-                _READ[kind](path.read_bytes(), str(path), facts)
+                content = _READ[kind](path.read_bytes(), str(path), facts)
+                if content is not None:
+                    sizes[kind] = content.shape[:2]
+                    require_same_view(str(path), sizes[kind], str(paths["rgb"]), sizes["rgb"])
         except DataError as error:
             broken.append(str(error).partition("\n")[0])
         else:
@@ -213,10 +219,11 @@ def _suffix_of(name: str, suffixes: tuple[str, ...]) -> str:
     return max((suffix for suffix in suffixes if name.lower().endswith(suffix)), key=len, default="")
 
 
-def _read_seg(content: bytes, name: str, facts: Facts) -> None:
+def _read_seg(content: bytes, name: str, facts: Facts) -> NDArray[Any]:
     classes = read_map(content, name)
     inside = classes[classes != _OTHER_CLASS]
     facts.largest_class = max(facts.largest_class, int(inside.max(initial=0)))
+    return classes
 
 
 def _read_caption(content: bytes, name: str, facts: Facts) -> None:
@@ -227,14 +234,15 @@ def _read_boxes(content: bytes, name: str, facts: Facts) -> None:
     facts.classes.update(boxes_of(content, name))
 
 
-_READ: Mapping[str, Callable[[bytes, str, Facts], Any]] = {
+_READ: Mapping[str, Callable[[bytes, str, Facts], NDArray[Any] | None]] = {
     "rgb": lambda content, name, facts: open_image(content, name=name).decode(),
     "depth": lambda content, name, facts: read_map(content, name),
     "seg": _read_seg,
     "caption": _read_caption,
     "det": _read_boxes,
 }
-"""Functions that decode a file of each modality and add facts about it. They raise DataError for broken files."""
+"""Functions that decode a file of each modality and add facts about it. They return the pixels of images and maps, and
+raise DataError for broken files."""
 
 
 def _split(samples: dict[str, dict[str, Path]]) -> dict[str, dict[str, dict[str, Path]]]:
@@ -271,7 +279,8 @@ def _vocabulary(facts: Facts) -> Decision:
     words = {word for text in plain for word in re.findall(r"[^\W_]+|[^\w\s]|_", text)}
     fixed = _NUM_CONTROLS + _NUM_SENTINELS + _NUM_NUMBERS + len(facts.classes)
     # A letter is one piece at the beginning of words, and another one inside.
-    pieces = len({word[0] for word in words}) + len({letter for word in words for letter in word[1:]}) + len(words) // 2
+    letters = len({word[0] for word in words}) + len({letter for word in words for letter in word[1:]})
+    pieces = letters + len([word for word in words if len(word) > 1]) // 2
     return Decision(
         "vocabulary",
         fixed + pieces,

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, draw_part, stored_part
-from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, folders_of, is_stream, open_samples, read_array
+from pretrainkit.data.aligned_samples import (
+    CROP_SETTINGS,
+    Samples,
+    folders_of,
+    is_stream,
+    open_samples,
+    read_array,
+    require_same_view,
+)
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.batch import HostBatch, continuous, with_places
@@ -117,21 +125,9 @@ class SampleSet:
                 continue
             if first_size is None:
                 first_size, first_name = own_size, name
-            elif not _is_same_view(first_size, own_size):
-                raise DataError(
-                    f"{name} has {own_size[1]} x {own_size[0]} pixels, but {first_name} has another shape, "
-                    f"{first_size[1]} x {first_size[0]}\n  all images and maps of a sample must show the same view: "
-                    "crop and turn them in the same way (photographs are turned by their EXIF orientation), or leave "
-                    "out the sample"
-                )
+            else:
+                require_same_view(name, own_size, first_name, first_size)
         return first_size
-
-
-def _is_same_view(size: tuple[int, int], other_size: tuple[int, int]) -> bool:
-    """Return True if the two sizes have the same shape at different scales, up to rounding to whole pixels."""
-    small, large = sorted((size, other_size))
-    height, width = large[0] * small[1] / large[1], large[1] * small[0] / large[0]
-    return abs(height - small[0]) < 1 or abs(width - small[1]) < 1
 
 
 class FourMSource(BatchSource):
