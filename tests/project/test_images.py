@@ -408,7 +408,7 @@ def test_maps_of_turned_photographs_that_were_not_turned_are_left_out(tmp_path):
 
 
 def test_captions_of_few_words_have_room_in_the_vocabulary(tmp_path):
-    photos = put_photographs(tmp_path / "photos", [1] * 6)
+    photos = put_photographs(tmp_path / "photos", [1] * 10)
     project = new_project("fourm", [photos], tmp_path / "made", hours=None)
     with within(project.folder):
         for command in project.record["commands"][:2]:
