@@ -210,6 +210,13 @@ def test_relative_links_and_images_exist(page):
     assert missing == []
 
 
+def test_test_files_that_pages_name_exist():
+    named = re.compile(r"`(?:tests/)?([a-z_/]*test_[a-z0-9_]+\.py)`")
+    names = {(page.name, name) for page in PAGES for name in named.findall(page.read_text(encoding="utf-8"))}
+    assert names
+    assert not {(page, name) for page, name in names if not any((ROOT / "tests").glob(f"**/{name}"))}
+
+
 def messages() -> list[tuple[str, str]]:
     """(place, text) of every string of the package: messages and docstrings, with X for what is filled in."""
     found = []

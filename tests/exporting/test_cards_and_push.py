@@ -80,6 +80,21 @@ def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):
     assert "hf download" not in first
 
 
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_that_ends_at_its_card_leaves_no_folder_that_the_next_one_refuses(format, tmp_path, monkeypatch):
+    copy("bert", tmp_path / "run")
+
+    def end(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pretrainkit.exporting.card.write_card", end)
+        with pytest.raises(KeyboardInterrupt):
+            pk.export(tmp_path / "run", format, tmp_path / "out")
+    pk.export(tmp_path / "run", format, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
+
+
 def test_changed_files_of_an_export_are_pushed_in_one_commit(tmp_path):
     pytest.importorskip("huggingface_hub")
     words = ("export", str(part("bert")), "--push", "someone/model", "--revision", "trial", "--json", "--license")

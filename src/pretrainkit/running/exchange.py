@@ -117,26 +117,22 @@ def export(
         raise InputError(f"unknown export format {format!r} of recipe {opened.recipe.name!r}\n  formats: {known}")
     with TemporaryDirectory() as scratch:
         tokenizer = opened.tokenizer or _own_tokenizer(opened, Path(scratch, "tokenizer"))
-        if format == "huggingface":
-            with new_folder(out) as aside:
-                able(opened.recipe, WritesHuggingFace).export_huggingface(opened.config, opened.model, tokenizer, aside)
+        arguments, card_name = (opened.config, opened.model, tokenizer), name or out.name
+        if format in others and format not in able(opened.recipe, WritesFiles).folder_formats:
+            with new_file(out) as aside:
+                able(opened.recipe, WritesFiles).export_file(*arguments, format, aside, name=card_name)
+                write_settings(settings_beside(out), opened.config, length)
+            return out
+        with new_folder(out) as aside:
+            if format == "huggingface":
+                able(opened.recipe, WritesHuggingFace).export_huggingface(*arguments, aside)
                 _complete(opened, tokenizer, aside, length)
-                write_card(aside, opened.config, _run_of(Path(path)), name=name or out.name, license=license)
-        elif format == "safetensors":
-            write_native(opened.config, opened.model, tokenizer, out, length)
-            write_card(out, opened.config, _run_of(Path(path)), name=name or out.name, license=license)
-        else:
-            writer, card_name = able(opened.recipe, WritesFiles), name or out.name
-            arguments = opened.config, opened.model, tokenizer, format
-            if format in writer.folder_formats:
-                with new_folder(out) as aside:
-                    writer.export_file(*arguments, aside, name=card_name)
-                    write_settings(aside / SETTINGS, opened.config, length)
-                    write_card(aside, opened.config, _run_of(Path(path)), name=card_name, license=license)
+            elif format == "safetensors":
+                write_native(*arguments, aside, length)
             else:
-                with new_file(out) as aside:
-                    writer.export_file(*arguments, aside, name=card_name)
-                    write_settings(settings_beside(out), opened.config, length)
+                able(opened.recipe, WritesFiles).export_file(*arguments, format, aside, name=card_name)
+                write_settings(aside / SETTINGS, opened.config, length)
+            write_card(aside, opened.config, _run_of(Path(path)), name=card_name, license=license)
     return out
 
 
