@@ -114,7 +114,10 @@ def test_a_single_evaluation_and_counts_that_stay_0_have_no_chart(tmp_path):
         for name in ("a", "b")
     ]
     assert [chart.title for chart in (*loss_charts(runs), *other_charts(runs))] == ["Loss, training", "Learning rate"]
-    assert [chart.title for chart in other_charts(runs[:1])] == ["Accuracy", "Learning rate"]
+    assert [chart.title for chart in other_charts(runs[:1])] == ["Learning rate"]
+    scores = {f"score {number}": 1.0 for number in range(13)}
+    many = write_run(tmp_path / "many", [{"step": 1, "loss": 2.0}], [], [{"step": 1, **scores}])
+    assert [chart.title for chart in other_charts([many])] == ["Score 12"]  # the cards show the others
 
 
 @pytest.mark.parametrize(("values", "is_share"), [((0.5, 1.0), True), ((50.0, 1.0), False)])

@@ -147,7 +147,7 @@ def test_the_report_is_well_formed_complete_and_loads_nothing(run):
         "36k/s",
         "tokens per second, median",
         "Novel thing",
-        "Masked LM accuracy",
+        "masked LM accuracy, held-out",
         "Learning rate",
         "Set differently from bert/tiny",
         "command line",

@@ -13,6 +13,8 @@ from pretrainkit.report.numbers import is_share, label, metric
 from pretrainkit.report.run_folder import Floats, Run, as_number
 
 NUM_COLORS = 10
+MAX_CARDS = 12
+"""Number of main results at the top of the page of a run; those on held-out data come first."""
 _NOT_CURVES = frozenset({"step", "seconds", "time", "epoch", "examples", "tokens"})
 _ORDER = (
     *("lr", "grad_norm", "examples_per_second", "tokens_per_second", "seconds_per_step", "data_wait_share"),
@@ -187,9 +189,16 @@ def _is_total_of(run: Run, key: str) -> bool:
 
 
 def _charts(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart]:
-    """Return a chart for each metric of a run; for several runs, one of held-out and one of training values each."""
+    """Return a chart for each metric of a run; for several runs, one of held-out and one of training values each. A
+    metric that was evaluated only once has none if a card shows it."""
     if len(runs) == 1:
-        return [_chart_of_run(runs[0], key) for key in keys]
+        in_cards = [key for key in runs[0].held_out if not key.startswith(_EMA)][:MAX_CARDS]
+        charts = {key: _chart_of_run(runs[0], key) for key in keys}
+        return [
+            chart
+            for key, chart in charts.items()
+            if key not in in_cards or any(len(line.xs) > 1 or line.kind != "points" for line in chart.series)
+        ]
     held_out = [(key, "held-out", [*chain(*map(_held_out, runs, repeat(key), count()))]) for key in keys]
     training = [(key, "training", [*chain(*map(_training, runs, repeat(key), count()))]) for key in keys]
     charts = []

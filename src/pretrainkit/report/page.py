@@ -10,7 +10,7 @@ import numpy as np
 from pretrainkit.files.manifest import write_text
 from pretrainkit.report.bars import BAR_STYLE
 from pretrainkit.report.charts import COLORS, chart_panels, script_policy, scripts, style
-from pretrainkit.report.curves import loss_charts, other_charts, training_seconds
+from pretrainkit.report.curves import MAX_CARDS, loss_charts, other_charts, training_seconds
 from pretrainkit.report.markup import Content, Markup, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent
 from pretrainkit.report.run_folder import Floats, Run, as_number, read_run
@@ -26,7 +26,6 @@ from pretrainkit.report.tables import (
 )
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_MAX_CARDS = 12
 PAGE_STYLE = (
     COLORS
     + BAR_STYLE
@@ -208,7 +207,7 @@ def _cards(run: Run) -> Markup:
     seconds = training_seconds(run)
     if seconds and "seconds" not in cards:
         cards["seconds"] = card(duration(seconds), "training time")
-    return tag("div", *list(cards.values())[:_MAX_CARDS], class_="cards")
+    return tag("div", *list(cards.values())[:MAX_CARDS], class_="cards")
 
 
 def _waits(run: Run) -> str:
