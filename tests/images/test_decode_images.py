@@ -73,6 +73,13 @@ def test_16_bit_greys_keep_their_upper_bits():
     assert decode(file.getvalue())[:, :, 1].tolist() == [[0, 0, 1], [128, 255, 255]]
 
 
+def test_floats_are_refused_because_their_range_is_not_known():
+    file = io.BytesIO()
+    Image.fromarray(np.ones((2, 2), np.float32)).save(file, "TIFF")
+    with pytest.raises(ImageError, match="its pixels are floats, whose range is not known"):
+        decode(file.getvalue())
+
+
 def test_the_first_frame_of_a_moving_image_counts():
     file = io.BytesIO()
     frames = [Image.new("RGB", (6, 4), color) for color in ("red", "blue")]

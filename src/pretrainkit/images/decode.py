@@ -240,6 +240,8 @@ def _may_be_turned(content: bytes) -> bool:
 
 def _rgb(opened: Image) -> Pixels:
     """Convert to RGB like Pillow's `convert("RGB")`, except for 16-bit grey, which Pillow would clip at 255."""
+    if opened.mode == "F":  # Pillow would make values from 0 to 1 black
+        raise ValueError("its pixels are floats, whose range is not known; convert it to 8 or 16 bits")
     if opened.mode.startswith("I"):
         grey_HW = np.clip(np.asarray(opened).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey_HW[:, :, None], 3, axis=2)
