@@ -131,6 +131,7 @@ CONFIGS = {
     ),
     "clipa": model_cfg(CLIPA, {"no_causal_mask": True, "pool_type": "last"}),
     "usual heads": model_cfg(text_cfg={"context_length": 12, "vocab_size": VOCAB, "width": 32, "layers": 2}),
+    "texts without a projection": model_cfg(None, {"proj_type": "none"}, embed_dim=64),
     "layer scale": model_cfg({"ls_init_value": 0.3}, {"ls_init_value": 0.2}),
     "eva": with_head("test_vit", "token"),
     "mobileclip": with_head("test_convnext", "avg", no_causal_mask=True),
@@ -156,6 +157,8 @@ def test_a_model_of_open_clip_is_imported_and_exported(name, tokenizer, tmp_path
     if name == "siglip without a projection":
         assert torch.equal(state.pop("text_projection.weight"), torch.eye(96))
         assert not state.pop("text_projection.bias").any()
+    if name == "texts without a projection":
+        assert torch.equal(state.pop("text_projection"), torch.eye(64))
     if name == "layer scale":  # written as part of the layers before
         state, wanted = ({key: some[key] for key in some if "resblocks" not in key} for some in (state, wanted))
     assert state.keys() == wanted.keys()

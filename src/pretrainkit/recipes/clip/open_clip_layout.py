@@ -157,6 +157,8 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
             projection, projection_state = _hf_projection(tensors, words)
         else:
             text, text_state = _text(tensors, given, config)
+            if words.get("proj_type") == "none" and _IMAGE_PROJECTION in tensors:
+                tensors[_TEXT_PROJECTION] = torch.eye(text.hidden_size)
             projection, projection_state = _projection(tensors, given.get("vision_cfg") or {})
     except KeyError as error:
         raise CheckpointError(f"{path} has no tensor {error}\n  copy it again") from None
@@ -183,7 +185,7 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
     shown = _HF_PROJECTIONS[words.get("hf_proj_type", "mlp")] if isinstance(text, HuggingFaceTextConfig) else {}
     names = {ours: shown.get(ours) or _their_name(ours) for ours in state}
     # The tensors of encoders of timm and transformers are compared when the model is built.
-    foreign = ("visual.",) if isinstance(image, TimmConfig) else ()
+    foreign: tuple[str, ...] = ("visual.",) if isinstance(image, TimmConfig) else ()
     foreign += ("text.",) if isinstance(text, HuggingFaceTextConfig) else ()
     require_no_others(tensors, (*names.values(), f"{_TEXT_PROJECTION}.weight"), foreign)
     return ImportedModel(run, state, names, changes=None if changes == TokenizerChanges() else changes)
