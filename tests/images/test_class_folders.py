@@ -41,6 +41,7 @@ def test_classes_and_files_are_sorted(flowers):
     assert [path.name for path in found.files] == ["c.jpeg", "a.png", "b.JPG"]
     assert found.labels_N.tolist() == [0, 1, 1]
     assert image_files(flowers) == list(found.files)
+    assert image_files(flowers / "rose/c.jpeg") == [flowers / "rose/c.jpeg"]
 
 
 def test_names_come_from_folders_or_a_file(flowers, tmp_path):

@@ -29,8 +29,10 @@ class ClassFolders:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return all images in the folder and below, sorted by path, without hidden files. Raises DataError if the
-    folder does not exist or contains no image."""
+    """Return all images in the folder and below, sorted by path, without hidden files; of a file, the file itself.
+    Raises DataError if the folder does not exist or contains no image."""
+    if folder.is_file():
+        return [folder]
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder of images")
     files = [
