@@ -193,10 +193,10 @@ def _charts(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart]:
     metric that was evaluated only once has none if a card shows it."""
     if len(runs) == 1:
         in_cards = [key for key in runs[0].held_out if not key.startswith(_EMA)][:MAX_CARDS]
-        charts = {key: _chart_of_run(runs[0], key) for key in keys}
+        by_key = {key: _chart_of_run(runs[0], key) for key in keys}
         return [
             chart
-            for key, chart in charts.items()
+            for key, chart in by_key.items()
             if key not in in_cards or any(len(line.xs) > 1 or line.kind != "points" for line in chart.series)
         ]
     held_out = [(key, "held-out", [*chain(*map(_held_out, runs, repeat(key), count()))]) for key in keys]
