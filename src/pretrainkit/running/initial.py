@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture, shown
-from pretrainkit.errors import ConfigError
+from pretrainkit.errors import CheckpointError, ConfigError
 from pretrainkit.recipes.capabilities import BuildsOnEncoder, FitsWeights
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
@@ -131,6 +131,12 @@ def load_initial(model: nn.Module, config: RunConfig) -> None:
     if isinstance(recipe, BuildsOnEncoder):
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
         return
+    is_classifier = isinstance(opened.recipe, BuildsOnEncoder) and (Path(config.init_from) / "config.json").is_file()
+    if is_classifier and config.init.recipe is None and not config.init.rename:
+        raise CheckpointError(
+            f"init_from={config.init_from} is a classifier (recipe {opened.recipe.name!r}), and recipe {recipe.name!r} "
+            f"is trained\n  set init.recipe to {recipe.name} to read only its encoder"
+        )
     given_config = opened.config
     weights: Mapping[str, Any] = opened.model.state_dict()
     if opened.recipe.name == recipe.name and isinstance(recipe, FitsWeights):

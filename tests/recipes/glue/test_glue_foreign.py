@@ -10,6 +10,8 @@ from pretrainkit import api
 from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.recipes.exchange import ConvertsClassifiers
 from pretrainkit.recipes.registry import able, find_recipe
+from pretrainkit.running.initial import load_initial
+from pretrainkit.running.opened import open_model
 from support.glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
 from support.whole_runs import assert_exports_are_the_run
 
@@ -198,6 +200,21 @@ def test_an_imported_classifier_predicts_as_in_transformers(tmp_path, transforme
         found = json.loads(line)["probabilities"]
         assert list(found) == list(names.values())
         torch.testing.assert_close(torch.tensor([*found.values()]), expected, atol=2e-6, rtol=0, check_dtype=False)
+
+
+def test_pretraining_from_a_classifier_reads_its_encoder_as_advised(tmp_path, transformers):
+    save_classifier(transformers, tmp_path / "saved")
+    as_bert = open_model(tmp_path / "saved", recipe="bert")
+    config = api.load_config("bert/tiny", [f"init_from={tmp_path}/saved", "data.train=x"])
+    config = config.changed(model=as_bert.config.model)
+    model = find_recipe("bert").build_model(config)
+    with pytest.raises(
+        CheckpointError, match=r"is a classifier .*\n  set init.recipe to bert to read only its encoder"
+    ):
+        load_initial(model, config)
+    load_initial(model, config.changed(init={"recipe": "bert"}))
+    for name, tensor in as_bert.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor)
 
 
 def test_a_reader_of_answers_of_transformers_answers_without_settings(tmp_path, transformers):
