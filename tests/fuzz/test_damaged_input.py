@@ -241,7 +241,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     (
         "huggingface",
         3,
-        put("config.json", b'{"model_type": "clip_text_model", "vocab_size": "x"}'),
+        put("config.json", b'{"model_type": "electra", "vocab_size": "x"}'),
         "cannot read the config",
     ),
     ("tokenizer-json", 0, edited("tokenizer.json", "model", "vocab", value={"a": 2**32 - 1, "[UNK]": 0}), "is broken"),
