@@ -54,10 +54,10 @@ _TURNS: Mapping[int, Callable[[Pixels], Pixels]] = {
 _SIDEWAYS = (5, 6, 7, 8)
 """The orientations that exchange width and height."""
 _ORIENTATION_TAG = 0x0112
-_ORIENTATION_MARKS = (b"Exif\0\0", b"eXIf", b"Raw profile type exif", b"tiff:Orientation")
-"""Bytes of which a JPEG or PNG with an orientation contains some."""
-_LARGEST_JPEG_HEADER = 1 << 17
-"""The orientation of a JPEG is in its first segments, each of which has at most 64 KiB."""
+_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type exif", b"tiff:Orientation")
+"""Bytes of which a PNG with an orientation contains some."""
+_APP1, _START_OF_SCAN = 0xE1, 0xDA
+"""Segments of a JPEG: EXIF or XMP; the pixels."""
 
 _SMALLEST_TO_SCALE = 64
 """A JPEG whose shorter side has fewer pixels is always decoded at full size."""
@@ -169,9 +169,8 @@ def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
         (width, height), is_jpeg = opened.size, opened.format in ("JPEG", "MPO")
     else:
         (width, height), is_jpeg = header, True
-        start = bytes(content[:_LARGEST_JPEG_HEADER])
-        # Searching is faster than opening the file with Pillow.
-        opened = _open(content, name) if _may_be_turned(start) else None
+        # Looking at the segments is faster than opening the file with Pillow.
+        opened = _open(content, name) if _jpeg_may_be_turned(content) else None
     if width * height > MAX_PIXELS:
         raise _too_large(name, f"{width} x {height} pixels")
     orientation = 1 if opened is None else _orientation(opened, content)
@@ -225,7 +224,7 @@ def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
 def _orientation(opened: Image, content: bytes | bytearray | memoryview) -> int:
     """Return the EXIF orientation of an image whose pixels are not decoded yet; 1 if it has none, or a damaged one."""
     # Pillow turns TIFF itself. It decodes a PNG to its end to search for EXIF.
-    if opened.format == "TIFF" or (opened.format == "PNG" and not _may_be_turned(bytes(content))):
+    if opened.format == "TIFF" or (opened.format == "PNG" and not _png_may_be_turned(bytes(content))):
         return 1
     try:
         orientation: int = opened.getexif().get(_ORIENTATION_TAG, 1)
@@ -234,7 +233,17 @@ def _orientation(opened: Image, content: bytes | bytearray | memoryview) -> int:
     return orientation if orientation in _TURNS else 1
 
 
-def _may_be_turned(content: bytes) -> bool:
+def _jpeg_may_be_turned(content: bytes | bytearray | memoryview) -> bool:
+    """Return False if a JPEG has neither EXIF nor XMP before its pixels."""
+    at = 2
+    while at + 4 <= len(content) and content[at] == 0xFF:
+        if content[at + 1] in (_APP1, _START_OF_SCAN):
+            return content[at + 1] == _APP1
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return True  # not a plain row of segments
+
+
+def _png_may_be_turned(content: bytes) -> bool:
     return any(mark in content for mark in _ORIENTATION_MARKS)
 
 
