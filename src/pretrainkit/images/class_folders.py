@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -35,19 +36,8 @@ def image_files(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder of images")
-    files = [
-        path for path in files_below(folder) if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
-    images = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
-    if not images:
-        raise DataError(f"{folder} contains no image\n  supported extensions: {', '.join(sorted(IMAGE_SUFFIXES))}")
-    if others := [path for path in files if path.suffix.lower() not in IMAGE_SUFFIXES]:
-        _log.warning(
-            "%s: files without the extension of an image are left out: %d, such as %s",
-            folder,
-            len(others),
-            others[0].name,
-        )
+    images, others = _images_and_others(folder)
+    _report(folder, others)
     return images
 
 
@@ -59,11 +49,28 @@ def class_folders(folder: Path) -> ClassFolders:
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not classes:
         raise DataError(f"{folder} has no subfolders\n  images are expected at {folder}/CLASS/IMAGE")
-    files_by_class = [image_files(folder / name) for name in classes]
-    labels = np.repeat(np.arange(len(classes)), [len(files_of_class) for files_of_class in files_by_class])
-    return ClassFolders(
-        tuple(classes), tuple(path for files_of_class in files_by_class for path in files_of_class), labels
-    )
+    images_by_class, others_by_class = zip(*(_images_and_others(folder / name) for name in classes))
+    _report(folder, [*chain.from_iterable(others_by_class)])
+    labels = np.repeat(np.arange(len(classes)), [*map(len, images_by_class)])
+    return ClassFolders(tuple(classes), tuple(chain.from_iterable(images_by_class)), labels)
+
+
+def _images_and_others(folder: Path) -> tuple[list[Path], list[Path]]:
+    files = [
+        path for path in files_below(folder) if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    images = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    if not images:
+        raise DataError(f"{folder} contains no image\n  supported extensions: {', '.join(sorted(IMAGE_SUFFIXES))}")
+    return images, [path for path in files if path.suffix.lower() not in IMAGE_SUFFIXES]
+
+
+def _report(folder: Path, others: Sequence[Path]) -> None:
+    if others:
+        _log.warning(
+            "%s: files without the extension of an image are left out: %d, such as %s",
+            *(folder, len(others), others[0].name),
+        )
 
 
 def class_names(classes: Sequence[str], names_file: Path | None) -> list[str]:
