@@ -69,7 +69,10 @@ def test_missing_files_of_a_set_in_a_folder_are_refused(tmp_path, caplog):
     assert str(raised.value).startswith(f"{problem}\n  get them")
     assert not caplog.records
     # What was chosen is used, with a warning.
-    for chosen in ([tmp_path / "set/**/*.jsonl"], sorted((tmp_path / "set/deep").iterdir())):
+    advised = str(raised.value).partition("name its files: ")[2].strip("'")
+    assert advised == f"{tmp_path}/set/deep/*.jsonl"
+    by_name = [f"{tmp_path}/set/deep/./{path.name}" for path in sorted((tmp_path / "set/deep").iterdir())]
+    for chosen in ([tmp_path / "set/**/*.jsonl"], [advised], by_name):
         with caplog.at_level(logging.WARNING):
             assert len(find_sources(chosen)) == 8
         assert [record.getMessage() for record in caplog.records] == [f"{problem}; the others are used"]
@@ -91,6 +94,17 @@ def test_a_small_part_of_a_set_is_a_warning(tmp_path, caplog, numbers, total, nu
         assert len(caplog.records) == num_warnings
         find_sources([next((tmp_path / "set").iterdir())])
         assert len(caplog.records) == num_warnings
+
+
+def test_names_with_hashes_are_those_of_one_set(tmp_path, caplog):
+    for number in range(3):
+        (tmp_path / f"train-{number:05d}-of-00003-{number:016x}.parquet").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert len(find_sources([tmp_path])) == 3
+    assert not caplog.records
+    (tmp_path / f"train-00001-of-00003-{1:016x}.parquet").unlink()
+    with pytest.raises(DataError, match=r"1 of 3 files .* such as .*/train-00001-of-00003\.parquet"):
+        find_sources([tmp_path])
 
 
 def test_a_file_that_is_given_twice_is_reported(tmp_path, caplog):

@@ -61,7 +61,8 @@ _ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "
 _VALID_NAMES = ("valid", "validation", "dev")
 _SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
 _LARGEST_TOTAL = 100_000
-_NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)([^/]*)")
+_NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(?:-[0-9a-f]{16})?([^/]*)")
+"""Start, number, total and end of the address of a shard. Older versions of `datasets` add a hash to each name."""
 _FETCH_AGAIN = "download or create the file again; it is not skipped, because its content would be lost silently"
 LARGEST_TEXT = 1 << 28
 """Largest line or book in bytes: a compressed file of a megabyte can have a line of a gigabyte."""
@@ -143,10 +144,11 @@ def find_sources(
             advice = f"check the spelling; patterns are relative to {os.getcwd()}"
             raise DataError(f"input {pattern!r} {problem}\n  {advice}")
         addresses = [address for address, _, _ in matches]
-        if addresses == [pattern] or glob.has_magic(pattern):
+        is_file = [Path(address).name for address in addresses] == [Path(pattern).name]
+        if is_file or glob.has_magic(pattern):
             chosen += addresses
         else:
-            check_shards(addresses, pattern)
+            check_shards(addresses, is_chosen=False)
         for address, num_bytes, stamp in matches:
             name = address.lower()
             by_name = "dump" if name.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(name).suffix, "text")
@@ -159,10 +161,10 @@ def find_sources(
     return sources
 
 
-def check_shards(addresses: Iterable[str], folder: str | None = None) -> None:
+def check_shards(addresses: Iterable[str], *, is_chosen: bool = True) -> None:
     """Report files that are missing from a set whose names have a total, such as `text-00003-of-00010.jsonl`.
 
-    `folder`: folder whose files these are; None for files that were chosen one by one or by a pattern. Raises DataError
+    `is_chosen`: False for the files of a folder, True if they were chosen one by one or by a pattern. Raises DataError
     if a folder has more than half of a set, but not all: a part that was chosen on purpose is small, or is named.
     """
     numbers_by_set: dict[tuple[str, str, str], set[int]] = {}
@@ -172,7 +174,7 @@ def check_shards(addresses: Iterable[str], folder: str | None = None) -> None:
             numbers_by_set.setdefault((start, total, end), set()).add(int(number))
     for (start, total, end), numbers in numbers_by_set.items():
         first = int(0 not in numbers and int(total) in numbers)
-        is_single = folder is None and len(numbers) == 1
+        is_single = is_chosen and len(numbers) == 1
         # Numbers that exceed the total count something else, as in published sets of rendered text.
         if is_single or max(numbers) >= first + int(total) or int(total) > _LARGEST_TOTAL:
             continue
@@ -181,10 +183,9 @@ def check_shards(addresses: Iterable[str], folder: str | None = None) -> None:
             continue
         names = [f"{start}{number:0{len(total)}}-of-{total}{end}" for number in missing[:3]]
         problem = f"{len(missing):,} of {int(total):,} files of a set are missing, such as {', '.join(names)}"
-        if folder is not None and len(numbers) > len(missing):
-            raise DataError(
-                f"{problem}\n  get them; if you want only a part of the set, name its files: '{folder.rstrip('/')}/*'"
-            )
+        if not is_chosen and len(numbers) > len(missing):
+            part = f"'{os.path.dirname(start)}/*{end}'"
+            raise DataError(f"{problem}\n  get them; if you want only a part of the set, name its files: {part}")
         _log.warning("%s; the others are used", problem)
 
 

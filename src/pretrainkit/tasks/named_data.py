@@ -128,7 +128,7 @@ class NamedData(OpenSource):
     def _split(self, place: Path, split: str) -> TaskSource | None:
         for files in self._files(split):
             if paths := sorted(place.glob(files.pattern)):
-                check_shards(map(str, paths), str(place))
+                check_shards(map(str, paths))
                 return files.read({split: paths})
         return None
 

@@ -83,10 +83,8 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
     try:
         is_saved = any(Path(path, name).is_file() for name in ("dataset_dict.json", "state.json"))
         if not is_saved:
-            check_shards(sorted(map(str, Path(path).rglob("*.parquet"))), path)
+            check_shards(sorted(map(str, Path(path).rglob("*.parquet"))))
         dataset = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
-    except DataError:
-        raise
     except Exception as error:  # the library raises many kinds of errors, also of other libraries
         raise DataError(
             f"{field}: the data set {path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"

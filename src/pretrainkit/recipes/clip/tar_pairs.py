@@ -140,7 +140,7 @@ def _find(source: ClipSourceConfig, split: Split) -> list[str]:
         archives = next(filter(None, inside), [])
         starts = tuple(f"{name}{mark}" for name in names for mark in "-_")
         archives = [path for path in archives if _base(path).startswith(starts)] or archives
-        check_shards(archives, root)
+        check_shards(archives, is_chosen=False)
         _warn_of_gaps(archives)
     else:
         patterns = expand_braces(source.path)
