@@ -366,14 +366,14 @@ def test_the_readable_part_of_a_torn_archive_is_used_and_counted(tokenizer, torn
     assert [pairs.caption(row) for row in range(len(pairs))] == [caption(number) for number in range(len(pairs))]
     assert not source.build(all_records(source))["bad"].any()
     left_out = source.summary()["sets"][0]["left_out"]
-    assert any(reason.startswith("file that cannot be read to its end, such as 00001.tar") for reason in left_out)
+    assert any(reason.startswith("file that cannot be read completely, such as 00001.tar") for reason in left_out)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "1 file cannot be read to the end, such as 00001.tar: " in line
+    assert "1 file cannot be read completely, such as 00001.tar: " in line
     assert line.endswith(f"; the {len(pairs)} readable pairs are used")
 
 
 def test_a_torn_archive_stops_a_run_that_does_not_replace(tokenizer, torn):
-    with pytest.raises(DataError, match=r"data\.train=.*1 file cannot be read to the end") as error:
+    with pytest.raises(DataError, match=r"data\.train=.*1 file cannot be read completely") as error:
         opened(tokenizer, [torn], on_bad_sample="error")
     advice = followed(error.value, "recipes/clip/checks.py: … / …, or use the readable part")
     advised = re.search(r"use the readable part: data\.(\w+)=(\w+) data\.(\w+)=(\S+)$", advice)
@@ -393,7 +393,7 @@ def test_the_missing_part_of_a_torn_archive_counts_as_bad(tokenizer, torn):
     assert float(share) == pytest.approx(int(lost) / 16, rel=0.05)
     # A bad image comes on top of it.
     (pairs,) = source.sets
-    with pytest.raises(DataError, match=rf"about {lost} pairs \(truncated file\); this is a share of"):
+    with pytest.raises(DataError, match=rf"about {lost} pairs \(unreadable file\); this is a share of"):
         BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BadImage("broken image", "it breaks off"))
     BadRows(pairs, (int(lost) + 2) / 16).add(0, BadImage("broken image", "it breaks off"))
 

@@ -165,12 +165,13 @@ def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
 
 
 def check_torn(pairs: Pairs, split: Split, on_bad_sample: str, max_bad_fraction: float = 0.0) -> None:
-    """Check a set for truncated files. In training, the readable part is used if `on_bad_sample` allows it and at most
-    the share `max_bad_fraction` of the set is lost. Raises DataError otherwise."""
+    """Check a set for truncated archives and unreadable captions. In training, the readable part is used if
+    `on_bad_sample` allows it and at most the share `max_bad_fraction` of the set is lost. Raises DataError otherwise.
+    """
     if not pairs.torn:
         return
     files = "file" if len(pairs.torn) == 1 else "files"
-    problem = f"data.{split}={pairs.path}: {len(pairs.torn)} {files} cannot be read to the end, such as {pairs.torn[0]}"
+    problem = f"data.{split}={pairs.path}: {len(pairs.torn)} {files} cannot be read completely, such as {pairs.torn[0]}"
     again = "download or create it again (a compressed file must be unpacked)"
     if split == "valid":
         raise DataError(

@@ -129,10 +129,10 @@ class _LeftOut:
         if pairs.torn:
             if len(pairs.torn) > max_bad:
                 raise DataError(
-                    f"set {pairs.name}: {len(pairs.torn)} files cannot be read to their end, such as {pairs.torn[0]}\n"
+                    f"set {pairs.name}: {len(pairs.torn)} files cannot be read completely, such as {pairs.torn[0]}\n"
                     "  download or create them again, or skip unreadable data with --max-bad N"
                 )
-            self.counts["truncated file"] = len(pairs.torn)
+            self.counts["unreadable file"] = len(pairs.torn)
 
     def add(self, row: int, error: BadImage) -> None:
         """Count a bad row. Raises DataError if there are more than allowed."""

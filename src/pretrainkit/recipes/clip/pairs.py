@@ -263,7 +263,7 @@ class BadRows:
         if share > self._max_fraction:
             parts = [f"{count} of {num_images:,} images ({name})" for name, count in counts.items()]
             parts += [f"{len(self._captions)} of {num_rows:,} captions (empty)"] if self._captions else []
-            parts += [f"about {self._pairs.num_lost:,} pairs (truncated file)"] if self._pairs.num_lost else []
+            parts += [f"about {self._pairs.num_lost:,} pairs (unreadable file)"] if self._pairs.num_lost else []
             raise DataError(
                 f"{self._pairs.explain(row, error)}\n"
                 f"  bad so far: {', '.join(parts)}; this is a share of {share:.2g}, which is more than "

@@ -45,7 +45,7 @@ def scan(
     captions = [pairs.caption(row) for row in range(len(pairs))]
     bad = _bad_rows(pairs, problems, first_row_M, np.bincount(image_N), captions)
     if pairs.torn:
-        bad["truncated file"] = {"count": len(pairs.torn), "examples": list(pairs.torn[:_NUM_EXAMPLES])}
+        bad["unreadable file"] = {"count": len(pairs.torn), "examples": list(pairs.torn[:_NUM_EXAMPLES])}
     report: dict[str, Any] = {
         "set": pairs.name,
         "path": pairs.path,

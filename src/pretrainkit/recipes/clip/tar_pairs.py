@@ -58,7 +58,7 @@ class TarPairs(Pairs):
             f"{_base(file)}: {reason}" for file, table in zip(archives, tables) for reason in _noted(table, _TORN, [])
         ]
         if torn:
-            skipped[f"file that cannot be read to its end, such as {torn[0]}"] = len(torn)
+            skipped[f"file that cannot be read completely, such as {torn[0]}"] = len(torn)
         rows = [table.replace_schema_metadata(None) for table in tables]
         self.archives = tuple(archives)
         self._reader = TarReader(archives)
