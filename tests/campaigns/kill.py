@@ -29,6 +29,8 @@ from compare import differences
 from processes import SOURCE, TESTS, Ended, Plan, revision, run_command, with_disk_faults
 from stages import STAGES, Stage
 
+_MOST_NOTED = 10
+"""Largest number of problems of a trial in the results."""
 TARGETS = {False: ("self",), True: ("self", "child", "all")}
 ALLOWED = {signal.SIGKILL: {0, -9}, signal.SIGTERM: {0, 130, -15}, signal.SIGINT: {0, 130, -2}}
 """Exit codes of the process that got a signal. -2: Python itself was already ending, its work was done."""
@@ -175,7 +177,7 @@ class Campaign:
         for name in names:
             row["kills"][name] = row["kills"].get(name, 0) + 1
         if problems:
-            short = [problem.splitlines()[0][:160].replace(f"{self.work}/", "") for problem in problems]
+            short = [problem.splitlines()[0][:160].replace(f"{self.work}/", "") for problem in problems[:_MOST_NOTED]]
             number = row["trials"] - 1
             row["failures"].append({"trial": number, "plans": names, "problems": short})
             kept = trial.with_name(f"failed-{self.seed}-{number}")
