@@ -27,7 +27,7 @@ from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
 from pretrainkit.files.sources import explained_read_errors
 
-_FORMAT = "pretrainkit tar index 1"
+_FORMAT = "pretrainkit tar index 2"
 _STAMP = b"pretrainkit"
 _INDEXES = "tar-indexes"
 _OPEN_FILES = 64
