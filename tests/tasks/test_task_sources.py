@@ -53,6 +53,14 @@ def test_lines_are_those_that_were_written(tmp_path_factory, lines):
     assert [example["text"] for example in everything(TextLines({"train": path}))] == expected
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_lines_of_utf_16_are_refused(tmp_path, pack):
+    path = tmp_path / ("a.txt" if pack is bytes else "a.txt.gz")
+    path.write_bytes(pack(("one\n" * 20).encode("utf-16-le")))
+    with pytest.raises(DataError, match="iconv -f UTF-16LE"):
+        everything(TextLines({"train": path}))
+
+
 def test_header_lines_of_every_file_are_left_out(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"header\n{name}1\n{name}2\n")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file
-from pretrainkit.files.sources import SourceFile, plain_chunks
+from pretrainkit.files.sources import SourceFile, text_chunks, unpacked_chunks
 from pretrainkit.formats.tfrecord import record_places
 
 _NEWLINE = 10
@@ -61,8 +61,8 @@ def cache_folder() -> Path:
 
 def index_lines(source: SourceFile) -> LineIndex:
     """Index the lines of a file, compressed or not, or load the cached index. Raises DataError if the file cannot be
-    read."""
-    return _indexed(source, _scan, "")
+    read, or is UTF-16."""
+    return _indexed(source, lambda chunks: _scan(text_chunks(chunks, source.address)), "")
 
 
 def index_records(source: SourceFile) -> LineIndex:
@@ -85,7 +85,7 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
         return LineIndex(path, table[0], table[1], facts["sha256"])
     if not is_plain:
         with _kept_file(path) as file:
-            for chunk in plain_chunks(source):
+            for chunk in unpacked_chunks(source):
                 file.write(chunk)
     digest = hashlib.sha256()
     try:

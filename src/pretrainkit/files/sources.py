@@ -447,13 +447,17 @@ OnBytes = Callable[[int], None] | None
 
 def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
     """Yield the decompressed bytes of a text file in pieces of about a megabyte. Raises DataError if the file is
-    truncated, not compressed as its name says, or UTF-16, of which many lines are valid UTF-8."""
-    chunks = _unpacked_chunks(source, on_bytes)
+    truncated, not compressed as its name says, or UTF-16."""
+    return text_chunks(unpacked_chunks(source, on_bytes), source.address)
+
+
+def text_chunks(chunks: Iterator[bytes], address: str) -> Iterator[bytes]:
+    """Yield the chunks of a text file. Raises DataError if it is UTF-16, of which many lines are valid UTF-8."""
     first = next(chunks, b"")
     if first.count(0) > max(_MOST_ZEROS * len(first), _FEW_ZEROS):
         order = "LE" if first[1::2].count(0) >= first[::2].count(0) else "BE"
         raise DataError(
-            f"{source.address} is not UTF-8 text: {first.count(0) / len(first):.0%} of its first {len(first):,} bytes "
+            f"{address} is not UTF-8 text: {first.count(0) / len(first):.0%} of its first {len(first):,} bytes "
             f"are zero, as in UTF-16\n  convert it (for example iconv -f UTF-16{order} -t UTF-8), or leave it out"
         )
     if first:
@@ -461,7 +465,8 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
     yield from chunks
 
 
-def _unpacked_chunks(source: SourceFile, on_bytes: OnBytes) -> Iterator[bytes]:
+def unpacked_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
+    """Yield the decompressed bytes of any file, as `plain_chunks` does for texts."""
     with open_source(source.address) as file:
         packed = source.suffix in (".zst", ".gz")
         if source.begin is not None:
