@@ -96,6 +96,19 @@ def test_a_small_part_of_a_set_is_a_warning(tmp_path, caplog, numbers, total, nu
         assert len(caplog.records) == num_warnings
 
 
+def test_files_of_a_set_that_are_held_out_are_not_missing(tmp_path, caplog, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put_set(tmp_path / "train", range(9), 10)
+    put_set(tmp_path / "valid", [9], 10)
+    with caplog.at_level(logging.WARNING):
+        assert len(find_sources([tmp_path / "train"])) == len(find_sources(["train"])) == 9
+        assert len(find_sources([tmp_path / "valid"])) == 1
+    assert not caplog.records
+    (tmp_path / "train/text-00004-of-00010.jsonl").unlink()
+    with pytest.raises(DataError, match=r"1 of 10 files .* such as .*text-00004-of-00010"):
+        find_sources([tmp_path / "train"])
+
+
 def test_names_with_hashes_are_those_of_one_set(tmp_path, caplog):
     for number in range(3):
         (tmp_path / f"train-{number:05d}-of-00003-{number:016x}.parquet").write_bytes(b"")

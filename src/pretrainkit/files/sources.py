@@ -178,7 +178,8 @@ def check_shards(addresses: Iterable[str], *, is_chosen: bool = True) -> None:
         # Numbers that exceed the total count something else, as in published sets of rendered text.
         if is_single or max(numbers) >= first + int(total) or int(total) > _LARGEST_TOTAL:
             continue
-        missing = sorted(set(range(first, first + int(total))) - numbers)
+        absent = set(range(first, first + int(total))) - numbers
+        missing = sorted(absent - _in_other_splits(start, total, end)) if absent else []
         if not missing:
             continue
         names = [f"{start}{number:0{len(total)}}-of-{total}{end}" for number in missing[:3]]
@@ -187,6 +188,15 @@ def check_shards(addresses: Iterable[str], *, is_chosen: bool = True) -> None:
             part = f"'{os.path.dirname(start)}/*{end}'"
             raise DataError(f"{problem}\n  get them; if you want only a part of the set, name its files: {part}")
         _log.warning("%s; the others are used", problem)
+
+
+def _in_other_splits(start: str, total: str, end: str) -> set[int]:
+    """Return the numbers of the files of a set that are in the folders of splits beside it, such as held-out ones."""
+    folder, name = os.path.split(start)
+    places = [os.path.join(os.path.dirname(folder), split, name) for split in ("train", *_VALID_NAMES, "test")]
+    paths = chain.from_iterable(glob.glob(f"{glob.escape(place)}*") for place in places)
+    matches = filter(None, map(_NUMBERED.fullmatch, paths))
+    return {int(match[2]) for match in matches if (match[1] in places, match[3], match[4]) == (True, total, end)}
 
 
 def find_splits(inputs: Sequence[str | Path]) -> dict[str, Sequence[str | Path]]:
