@@ -87,5 +87,5 @@ def test_after_the_warning_of_a_time_limit_the_job_runs_again(folder: Path) -> N
 def test_a_refused_command_is_not_tried_again(folder: Path) -> None:
     job = submit(folder, "refuse")
     assert ended(folder, 1) == [(2, "ended")]
-    job._process.wait(30)
+    job._process.wait(60)
     assert len((folder / "seen-0").read_text().splitlines()) == 1
