@@ -196,7 +196,7 @@ def _in_other_splits(start: str, total: str, end: str) -> set[int]:
     places = [os.path.join(os.path.dirname(folder), split, name) for split in ("train", *_VALID_NAMES, "test")]
     paths = chain.from_iterable(glob.glob(f"{glob.escape(place)}*") for place in places)
     matches = filter(None, map(_NUMBERED.fullmatch, paths))
-    return {int(match[2]) for match in matches if (match[1] in places, match[3], match[4]) == (True, total, end)}
+    return {int(match[2]) for match in matches if match[1] in places and match[3] == total and match[4] == end}
 
 
 def find_splits(inputs: Sequence[str | Path]) -> dict[str, Sequence[str | Path]]:
