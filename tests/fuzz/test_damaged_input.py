@@ -78,6 +78,18 @@ def column(name: str, column: str, values: list[object], kind: pa.DataType | Non
     return change
 
 
+def wrong_offsets(files: Files) -> None:
+    """Texts instead of numbers in a column of an Arrow file, whose offsets lead far out of it."""
+    name = "train/data-00000-of-00001.arrow"
+    table = pa.ipc.open_stream(files[name]).read_all()
+    place = table.column_names.index("image_id")
+    table = table.set_column(place, "image_id", pa.array(["abc"] * len(table), pa.large_string()))
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    files[name] = out.getvalue().replace(b"\3\0\0\0\0\0\0\0\6", b"\3\0\0\0\x7f\0\0\0\6")
+
+
 def both(first: Change, second: Change) -> Change:
     """Two changes."""
     return lambda files: (first(files), second(files))
@@ -158,6 +170,7 @@ CASES: list[tuple[str, int, Change, str]] = [
         replaced("train/data-00000-of-00001.arrow", b"\0\0\0\0\2\0\0\0", b"\0\0\0\0\2\0\0\x7f"),
         "is not an Arrow file, or is damaged",
     ),
+    ("huggingface-pairs", 0, wrong_offsets, "is not an Arrow file, or is damaged"),
     ("row-files", 4, put("words.txt", b"a N\nb x-DOCSTART- N\n"), "line 2 of .* has another number of columns"),
     ("row-files", 1, replaced("a.tsv", b"a\tb", b"\xff\tb"), "line 1 of .*a.tsv is not UTF-8"),
     ("row-files", 3, column("a.parquet", "a", [2**62] * 2, pa.timestamp("us")), "date value out of range"),
