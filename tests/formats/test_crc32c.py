@@ -31,7 +31,7 @@ def test_published_values_of_rfc_3720(data, crc):
     assert crc32c(data) == crc
 
 
-@pytest.mark.parametrize("size", [65535, 65536, 65537, 300_001])
+@pytest.mark.parametrize("size", [32767, 32768, 65535, 65536, 65537, 300_001])
 def test_checksums_in_lanes_equal_those_byte_by_byte(size):
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     assert crc32c(data) == bit_by_bit(data)

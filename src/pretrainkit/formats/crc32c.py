@@ -16,6 +16,8 @@ _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
 _LANE_BYTES, _MAX_LANES = 64, 1 << 12
+_SHORT_BYTES = 1 << 15
+"""Below this size the lanes cost more than a loop over the bytes."""
 
 Bytes = NDArray[np.uint8]
 Registers = NDArray[np.uint32]
@@ -24,6 +26,11 @@ Registers = NDArray[np.uint32]
 def crc32c(data: bytes | memoryview | Bytes) -> int:
     """Return the CRC of `data`."""
     raw = np.frombuffer(data, np.uint8)
+    if len(raw) < _SHORT_BYTES:
+        table, register = _table_of_ints(), _ONES
+        for byte in raw.tolist():
+            register = table[(register ^ byte) & 255] ^ (register >> 8)
+        return register ^ _ONES
     num_lanes = min(1 << (len(raw) // _LANE_BYTES).bit_length(), _MAX_LANES)
     size = len(raw) // num_lanes
     crcs = crc32c_of_pieces(raw, np.arange(num_lanes) * size, np.full(num_lanes, size))
@@ -89,6 +96,11 @@ def _tables() -> NDArray[np.uint32]:
     for _ in range(7):
         tables.append(first[tables[-1] & 255] ^ (tables[-1] >> 8))
     return np.stack(tables)
+
+
+@cache
+def _table_of_ints() -> list[int]:
+    return _tables()[0].tolist()
 
 
 def _shift_over_zeros(num_bytes: int) -> Registers:
