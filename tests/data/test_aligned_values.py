@@ -1,12 +1,13 @@
-"""Maps, arrays and depth of aligned data sets."""
+"""Maps, arrays, depth and files of aligned data sets."""
 
 import io
+import pathlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from pretrainkit.data.aligned_samples import read_map, standardised
+from pretrainkit.data.aligned_samples import open_samples, read_map, standardised
 from pretrainkit.errors import DataError
 
 
@@ -59,3 +60,12 @@ def test_colours_are_not_taken_for_classes():
     Image.fromarray(image).save(picture, "PNG")
     with pytest.raises(DataError, match=r"a\.png has colours"):
         read_map(picture.getvalue(), "a.png")
+
+
+def test_reading_a_file_keeps_nothing_in_memory(tmp_path, monkeypatch):
+    """Python keeps each part of a Path in a table, which grew by megabytes after thousands of steps."""
+    (tmp_path / "rgb").mkdir()
+    (tmp_path / "rgb/a.png").write_bytes(b"a")
+    samples = open_samples(str(tmp_path), {"rgb": (".png",)})
+    monkeypatch.setattr(pathlib.PurePath, "__new__", None)
+    assert samples.read("rgb", 0) == b"a"

@@ -133,7 +133,8 @@ class FolderSamples(Samples):
     def read(self, folder: str, index: int) -> bytes:
         path = self.name(folder, index)
         try:
-            return Path(path).read_bytes()
+            with open(path, "rb") as file:  # a Path would keep its parts in a table of Python that grows in jumps
+                return file.read()
         except OSError as error:
             if os.path.islink(path):
                 raise DataError(

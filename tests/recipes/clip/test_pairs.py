@@ -331,6 +331,17 @@ def test_sets_with_a_fixed_number_of_captions_and_ids_without_a_sign_are_read(tm
     assert pairs.image_ids.tolist() == [-5, -5, 7, 7]
 
 
+def test_captions_that_a_file_still_has_under_a_missing_list_are_left_out(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
+    captions = pa.ListArray.from_arrays([0, 2, 3], pa.array(["a", "b", "c"]), mask=pa.array([True, False]))
+    images = pa.array([{"bytes": png(0), "path": None}, {"bytes": png(1), "path": None}])
+    table = pa.table({"image": images, "caption": captions, "image_id": pa.array([5, 7])})
+    datasets.Dataset(datasets.table.InMemoryTable(table)).save_to_disk(str(tmp_path / "s"))
+    pairs = opened(tmp_path / "s")
+    assert content(pairs) == [("c", png(1))]
+    assert pairs.image_ids.tolist() == [7]
+
+
 def test_a_column_that_holds_no_images_is_refused_when_the_set_is_opened(tmp_path):
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
     datasets.Dataset.from_dict({"image": [[1, 2], [3]], "caption": ["a", "b"]}).save_to_disk(str(tmp_path / "s"))

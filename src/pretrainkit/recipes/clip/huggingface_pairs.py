@@ -157,8 +157,8 @@ def _one_row_per_caption(
             "  give a single caption_key: then each caption of the list becomes a pair"
         )
     if is_list[0]:
-        # The index of the list that each flattened caption comes from.
-        rows = whole_numbers(pa.compute.list_parent_indices(first))
+        # A missing list may still have values in the file, which list_flatten leaves out.
+        rows = np.repeat(rows, whole_numbers(pa.compute.list_value_length(first).fill_null(0)))
         captions = {"caption_0": pa.compute.list_flatten(first)}
     columns = {name: texts_of(column, name, where) for name, column in captions.items()}
     for name, column in ids.items():
