@@ -67,5 +67,5 @@ def test_reading_a_file_keeps_nothing_in_memory(tmp_path, monkeypatch):
     (tmp_path / "rgb").mkdir()
     (tmp_path / "rgb/a.png").write_bytes(b"a")
     samples = open_samples(str(tmp_path), {"rgb": (".png",)})
-    monkeypatch.setattr(pathlib.PurePath, "__new__", None)
+    monkeypatch.setattr(pathlib.Path, "__new__", None)
     assert samples.read("rgb", 0) == b"a"
