@@ -135,7 +135,7 @@ def matches_entry(path: Path, entry: Mapping[str, Any]) -> bool:
 def fingerprint(content: Any) -> str:
     """Return a 128-bit hash in hex of the JSON form of `content`. Stages use it to detect changed input."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def manifest_path(output: str | Path) -> Path:
