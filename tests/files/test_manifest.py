@@ -108,3 +108,7 @@ def test_a_missing_manifest_is_an_error_with_a_fix(tmp_path):
 def test_fingerprint_ignores_the_order_of_keys_and_nothing_else():
     assert fingerprint({"a": 1, "b": [1, 2]}) == fingerprint(json.loads('{"b": [1, 2], "a": 1}'))
     assert fingerprint({"a": 1, "b": [1, 2]}) != fingerprint({"a": 1, "b": [2, 1]})
+
+
+def test_names_that_are_not_unicode_have_a_fingerprint():
+    assert fingerprint(["a\ud800"]) != fingerprint(["a\udcff"])
