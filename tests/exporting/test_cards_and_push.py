@@ -5,12 +5,18 @@ import hashlib
 import io
 import json
 import re
+from typing import Any
 
 import pytest
+import torch
 import yaml
+from PIL import Image
 
 import pretrainkit as pk
+from pretrainkit.exporting.card import write_card
 from pretrainkit.files.hub import Hub, StoredFile
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.running.configs import load_config
 from pretrainkit.running.publish import push_export
 from support.command_line import refused, succeed
 from support.hub_server import served_hub
@@ -50,6 +56,40 @@ def test_the_card_states_the_numbers_of_the_run_and_its_snippet_runs(run, task, 
     (snippet,) = re.findall(r"```python\n(.*?)```", body, re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(snippet, "card", "exec"), {})
+
+
+def card_of(preset, reader, folder):
+    """Export an untrained model, and return its card."""
+    config = load_config(preset, ["model.text.vocab_size=9999"] if preset == "clip/tiny" else [])
+    recipe = find_recipe(config.recipe)
+    recipe.export_huggingface(config, recipe.build_model(config), reader, folder)
+    write_card(folder, config, None, name=folder.name)
+    return (folder / "README.md").read_text("utf-8")
+
+
+def test_the_snippet_of_a_card_for_images_runs_and_turns_photographs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    card = card_of("clip/tiny", part("tokenizer"), tmp_path / "mine")
+    (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    pixels = []
+    for name, turns in (("photo.png", 0), ("turned.png", 1)):
+        photo = Image.linear_gradient("L").rotate(-90 * turns)
+        exif = photo.getexif()
+        exif[0x0112] = 8 if turns else 1  # to be turned by 90 degrees against the clock
+        photo.save(name, exif=exif)
+        names: dict[str, Any] = {}
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(snippet.replace("photo.png", name), "card", "exec"), names)
+        pixels.append(names["inputs"]["pixel_values"])
+    assert torch.equal(*pixels)
+
+
+def test_the_card_of_a_model_of_rendered_text_offers_no_code_of_transformers(tmp_path):
+    """ViTMAE of transformers needs square pictures, and attends to blank patches."""
+    card = card_of("pixel/tiny-grid", part("renderer"), tmp_path / "mine")
+    assert "library_name: pretrainkit" in card
+    assert "```python" not in card
+    assert "pretrainkit evaluate mine data.valid=FOLDER" in card
 
 
 def test_the_card_names_the_checkpoint_that_a_run_started_from(tmp_path, monkeypatch):

@@ -73,11 +73,18 @@ def test_16_bit_greys_keep_their_upper_bits():
     assert decode(file.getvalue())[:, :, 1].tolist() == [[0, 0, 1], [128, 255, 255]]
 
 
-def test_floats_are_refused_because_their_range_is_not_known():
+@pytest.mark.parametrize(("dtype", "kind"), [(np.float32, "floats"), (np.int32, "32-bit integers")])
+def test_pixels_whose_range_is_not_known_are_refused(dtype, kind):
     file = io.BytesIO()
-    Image.fromarray(np.ones((2, 2), np.float32)).save(file, "TIFF")
-    with pytest.raises(ImageError, match="its pixels are floats, whose range is not known"):
+    Image.fromarray(np.ones((2, 2), dtype)).save(file, "TIFF")
+    with pytest.raises(ImageError, match=f"its pixels are {kind}, whose range is not known"):
         decode(file.getvalue())
+
+
+def test_16_bit_greys_of_a_tiff_keep_their_upper_bits():
+    file = io.BytesIO()
+    Image.fromarray(np.array([[255, 65535]], np.uint16)).save(file, "TIFF")
+    assert decode(file.getvalue())[0, :, 1].tolist() == [0, 255]
 
 
 def test_the_first_frame_of_a_moving_image_counts():

@@ -82,13 +82,15 @@ def run_demo(folder: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
 def ask_transformers(export: Path, images: Path, prompt: str) -> str:
     """Return the file name of the image that fits `prompt` best, computed with transformers."""
     import torch
-    from PIL import Image
+    from transformers.image_utils import load_image
 
     transformers = quiet_transformers()
     model = transformers.CLIPModel.from_pretrained(export)
     processor = transformers.CLIPProcessor.from_pretrained(export)
     paths = sorted(images.iterdir())
-    inputs = processor(text=[prompt], images=[Image.open(path) for path in paths], return_tensors="pt", padding=True)
+    inputs = processor(
+        text=[prompt], images=[load_image(str(path)) for path in paths], return_tensors="pt", padding=True
+    )
     with torch.no_grad():
         scores_N = model(**inputs).logits_per_text[0]
     return paths[int(scores_N.argmax())].name

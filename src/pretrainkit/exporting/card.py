@@ -17,7 +17,7 @@ class _Use(NamedTuple):
 
     model: str
     reader: str
-    task: str | None
+    task: str
     """Name of the task on the hub."""
 
 
@@ -31,18 +31,20 @@ _USES = {
     "EncoderModel": _Use("AutoModelForTextEncoding", "AutoTokenizer", "feature-extraction"),
     "CLIPModel": _Use("AutoModel", "AutoProcessor", "zero-shot-image-classification"),
     "SiglipModel": _Use("SiglipModel", "AutoProcessor", "zero-shot-image-classification"),
-    "ViTMAEForPreTraining": _Use("AutoModelForPreTraining", "AutoImageProcessor", None),
+    "VisionTextDualEncoderModel": _Use("AutoModel", "AutoProcessor", "zero-shot-image-classification"),
 }
 """Maps suffixes of class names of transformers to the use of the class. The longest matching suffix counts."""
+_OF_RENDERED_TEXT = ("PIXEL", "ViTMAE")
+"""Prefixes of the class names of PIXEL. transformers does not know the first, and the second needs square pictures for
+its loss, and attends to the blank patches after a text."""
 _TEXT = 'inputs = reader("Some text.", return_tensors="pt")\noutputs = model(**inputs)'
 _CALLS = {
     "AutoModelForSeq2SeqLM": 'inputs = reader("Some text.", return_tensors="pt")\n'
     "print(reader.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
-    "AutoProcessor": 'inputs = reader(text=["some text"], images=[Image.open("photo.png")], return_tensors="pt", '
+    "AutoProcessor": 'inputs = reader(text=["some text"], images=[load_image("photo.png")], return_tensors="pt", '
     "padding=True)\nprint(model(**inputs).logits_per_image)",
-    "SiglipModel": 'inputs = reader(text=["some text"], images=[Image.open("photo.png")], return_tensors="pt", '
+    "SiglipModel": 'inputs = reader(text=["some text"], images=[load_image("photo.png")], return_tensors="pt", '
     'padding="max_length")\nprint(model(**inputs).logits_per_image)',
-    "AutoImageProcessor": 'inputs = reader(Image.open("photo.png"), return_tensors="pt")\noutputs = model(**inputs)',
 }
 
 _OPEN_CLIP = """import open_clip
@@ -62,7 +64,8 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
     """
     path = folder / "config.json"
     classes = json.loads(path.read_bytes()).get("architectures") if path.is_file() else None
-    fitting = [end for end in _USES if classes and classes[0].endswith(end)]
+    is_theirs = classes and not classes[0].startswith(_OF_RENDERED_TEXT)
+    fitting = [end for end in _USES if is_theirs and classes[0].endswith(end)]
     use = _USES[max(fitting, key=len)] if fitting else None
     is_open_clip = (folder / "open_clip_config.json").is_file()
     header = {
@@ -105,9 +108,9 @@ def _usage(name: str, use: _Use | None) -> str:
     if use is None:
         return f"## Use\n\n{ours}"
     call = _CALLS.get(use.model) or _CALLS.get(use.reader) or _TEXT
-    pillow = "from PIL import Image\n" if "Image." in call else ""
+    images = "from transformers.image_utils import load_image\n" if "load_image" in call else ""
     code = (
-        f"{pillow}from transformers import {', '.join(sorted((use.model, use.reader)))}\n\n"
+        f"from transformers import {', '.join(sorted((use.model, use.reader)))}\n{images}\n"
         f'model = {use.model}.from_pretrained("{name}")\nreader = {use.reader}.from_pretrained("{name}")\n{call}'
     )
     return f"## Use\n\n```python\n{code}\n```\n\nWith pretrainkit:\n\n{ours}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -53,7 +53,7 @@ _TURNS: Mapping[int, Callable[[Pixels], Pixels]] = {
 """Functions that turn a stored image, by its EXIF orientation."""
 _SIDEWAYS = (5, 6, 7, 8)
 """The orientations that exchange width and height."""
-_ORIENTATION_TAG = 0x0112
+_BITS_TAG, _ORIENTATION_TAG = 0x0102, 0x0112
 _ORIENTATION_MARKS = (b"eXIf", b"Raw profile type exif", b"tiff:Orientation")
 """Bytes of which a PNG with an orientation contains some."""
 _APP1, _START_OF_SCAN = 0xE1, 0xDA
@@ -249,14 +249,20 @@ def _png_may_be_turned(content: bytes) -> bool:
 
 def _rgb(opened: Image) -> Pixels:
     """Convert to RGB like Pillow's `convert("RGB")`, except for 16-bit grey, which Pillow would clip at 255."""
-    if opened.mode == "F":  # Pillow would make values from 0 to 1 black
-        raise ValueError("its pixels are floats, whose range is not known; convert it to 8 or 16 bits")
+    if opened.mode == "F" or _has_32_bits(opened):  # Pillow would make small values black
+        kind = "floats" if opened.mode == "F" else "32-bit integers"
+        raise ValueError(f"its pixels are {kind}, whose range is not known; convert it to 8 or 16 bits")
     if opened.mode.startswith("I"):
         grey_HW = np.clip(np.asarray(opened).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey_HW[:, :, None], 3, axis=2)
     if opened.mode == "P" and "transparency" in opened.info:
         opened = opened.convert("RGBA")  # Pillow warns about a direct conversion to RGB
     return np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))
+
+
+def _has_32_bits(opened: Image) -> bool:
+    """True for a TIFF with integers of 32 bits. Pillow's mode I alone does not tell: it also has 16-bit grey."""
+    return opened.mode == "I" and opened.format == "TIFF" and 32 in cast(Any, opened).tag_v2.get(_BITS_TAG, ())
 
 
 def _broken(name: str, error: Exception | str) -> ImageError:

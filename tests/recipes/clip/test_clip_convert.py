@@ -10,11 +10,13 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from pretrainkit.api import load_config, open_model
 from pretrainkit.cli.main import app
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.card import write_card
 from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig, TimmConfig
@@ -138,10 +140,12 @@ def test_there_and_back_is_the_same_to_the_bit(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("pair", ["timm and bert", "own and bert", "timm and own"])
-def test_other_towers_equal_the_dual_encoder_of_transformers(timm, transformers, tokenizer, tmp_path, pair):
+def test_other_towers_equal_the_dual_encoder_of_transformers(
+    timm, transformers, tokenizer, tmp_path, pair, monkeypatch, capsys
+):
     image = tiny_timm() if pair.startswith("timm") else vit()
     words = tiny_bert(tmp_path / "bert") if pair.endswith("bert") else text()
-    config = run_config(image, words)
+    config = run_config(image, words, valid_transforms=(ResizeShorter(size=40), CenterCrop(size=32)))
     model = random_model(config)
     theirs = export(config, model, tokenizer, tmp_path / "hf", transformers)
     assert isinstance(theirs, transformers.VisionTextDualEncoderModel)
@@ -149,6 +153,12 @@ def test_other_towers_equal_the_dual_encoder_of_transformers(timm, transformers,
     opened = open_model(tmp_path / "hf")
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(opened.model.state_dict()[name], tensor, rtol=1e-6, atol=1e-7)
+    monkeypatch.chdir(tmp_path)
+    write_card(tmp_path / "hf", config, None, name="hf")
+    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "hf" / "README.md").read_text(), re.DOTALL)
+    Image.new("RGB", (50, 40), "red").save("photo.png")
+    exec(compile(snippet, "card", "exec"), {})
+    assert re.match(r"tensor\(\[\[", capsys.readouterr().out)
 
 
 def test_a_pooler_of_another_library_is_refused_and_the_tower_alone_is_read_as_advised(
