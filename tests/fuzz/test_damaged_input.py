@@ -237,6 +237,7 @@ CASES: list[tuple[str, int, Change, str]] = [
     ("pickles", 2, replaced("a.pt", b"c__torch__\nSmall", b"cposixxxxx\nsyste"), "of the unknown kind posixxxxx"),
     ("runs", 0, edited(META, "files", value=ABSENT), "no valid checkpoint"),
     ("runs", 0, edited(META, "files", "../a", value={}), "no valid checkpoint"),
+    ("runs", 0, edited(META, "meta", "architecture", value=3), "no valid checkpoint"),
     ("runs", 0, put("config.yaml", b"\xff"), "is not a run folder"),
     ("huggingface", 0, put("config.json", b"{"), "config.json cannot be read"),
     ("huggingface", 0, edited("config.json", "architectures", value=3), "config.json is damaged"),

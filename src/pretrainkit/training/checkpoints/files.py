@@ -271,9 +271,13 @@ def _read_meta(path: Path) -> dict[str, Any]:
             "  use the version of pretrainkit that wrote it"
         )
     kinds = {"step": int, "world_size": int, "files": dict, "meta": dict}
-    is_whole = all(type(content.get(name)) is kind for name, kind in kinds.items()) and all(
-        Path(name).name == name and isinstance(record, dict) and record.keys() >= {"bytes", "sha256"}
-        for name, record in content["files"].items()
+    is_whole = (
+        all(type(content.get(name)) is kind for name, kind in kinds.items())
+        and isinstance(content["meta"].get("architecture", {}), dict)
+        and all(
+            Path(name).name == name and isinstance(record, dict) and record.keys() >= {"bytes", "sha256"}
+            for name, record in content["files"].items()
+        )
     )
     if not is_whole:
         raise CheckpointError(f"{path / META_NAME} lacks entries of a checkpoint\n  use an earlier checkpoint")
