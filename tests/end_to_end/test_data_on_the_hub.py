@@ -15,6 +15,7 @@ from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.shards import TokenShards
 from support.command_line import refused, succeed
 from support.hub_server import ServedHub, served_hub
+from support.pair_sets import png, write_samples
 from support.remedies import followed
 
 pytestmark = pytest.mark.slow
@@ -92,6 +93,27 @@ def test_a_corpus_is_uploaded_and_a_card_of_the_author_is_kept(made, tmp_path):
     assert hub.stored.pop("README.md") == b"# Mine"
     whole = (path for path in (made / "corpus").rglob("*") if path.is_file())
     assert sorted(hub.stored) == sorted(str(path.relative_to(made / "corpus")) for path in whole)
+
+
+@pytest.mark.parametrize(("kind", "column"), [("corpus", "text"), ("pairs", "txt")])
+def test_the_header_of_a_card_names_the_files_of_each_split_for_datasets(kind, column, made, tmp_path):
+    if kind == "corpus":
+        shutil.copytree(made / "corpus", tmp_path / "set")
+    else:
+        write_samples(tmp_path / "0.tar", ({"png": png(number), "txt": b"a caption"} for number in range(9)))
+        succeed("data", "pack", tmp_path / "0.tar", "--heldout", 0.3, "--out", tmp_path / "set")
+    (tmp_path / "set/train").rename(tmp_path / "set/not a-word")
+    manifests = {path.parent.name: json.loads(path.read_bytes()) for path in tmp_path.glob("set/*/manifest.json")}
+    with served_hub(tmp_path) as hub:
+        ran(hub, "data", "push", tmp_path / "set", "someone/set")
+    for path, content in hub.stored.items():
+        (tmp_path / "back" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "back" / path).write_bytes(content)
+    assert "'data/not a-word'" in hub.stored["README.md"].decode()
+    loaded = datasets.load_dataset(str(tmp_path / "back"), cache_dir=str(tmp_path / "cache"))
+    for name, folder in (("not_a_word", "not a-word"), ("valid", "valid")):
+        assert column in loaded[name].column_names
+        assert len(loaded[name]) == manifests[folder].get("num_documents", manifests[folder].get("num_pairs"))
 
 
 def test_data_that_are_not_whole_are_not_uploaded(made, tmp_path):

@@ -1,7 +1,9 @@
 """Uploads to the Hugging Face hub: exports, and data that our commands wrote."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pretrainkit.errors import DataError
@@ -75,7 +77,8 @@ def _published_shards(folder: Path, name: str, license: str | None) -> dict[str,
     for split, path in splits.items():
         files |= {f"{split}/{inside}".lstrip("/"): file for inside, file in _files(path).items() if inside != CARD}
     first, manifest = next(iter(manifests.items()))
-    about, use, header = _described(manifest, "/".join(["data", *filter(None, [first])]))
+    about, use, has_rows = _described(manifest, quote("/".join(["data", *filter(None, [first])])))
+    header = {"configs": [_configuration(manifests)]} if has_rows else {"viewer": False}
     card = data_card(name, manifests, about=about, use=use, license=license, header=header)
     return files | {CARD: card.encode()}
 
@@ -89,8 +92,20 @@ def _checked(folder: Path) -> dict[str, Any]:
     return verify(folder, checksums=False)
 
 
-def _described(manifest: Mapping[str, Any], place: str) -> tuple[str, str, dict[str, Any]]:
-    """Return a description of the data, a command that uses them at `place`, and entries of the card's header."""
+def _configuration(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entry of the card's header with the files of each split. Without it, `datasets` takes the manifests
+    for data."""
+    files = []
+    for folder, manifest in manifests.items():
+        ends = dict.fromkeys("".join(Path(shard["name"]).suffixes) for shard in manifest["shards"])
+        paths = [f"{folder}/*{end}".lstrip("/") for end in ends]
+        # The names of splits in `datasets` are words.
+        files.append({"split": re.sub(r"\W+", "_", folder or manifest.get("split", "train")), "path": paths})
+    return {"config_name": "default", "data_files": files}
+
+
+def _described(manifest: Mapping[str, Any], place: str) -> tuple[str, str, bool]:
+    """Return a description of the data, a command that uses them at `place`, and True if `datasets` can read them."""
     from pretrainkit.tokenizers.shards import FORMAT
 
     if manifest.get("format") == FORMAT:
@@ -103,9 +118,9 @@ def _described(manifest: Mapping[str, Any], place: str) -> tuple[str, str, dict[
             f"- corpus: fingerprint `{manifest['corpus']}`"
         )
         use = f"pretrainkit tokenizer inspect {place} --verify\npretrainkit train PRESET data.train={place}"
-        return about, use, {"viewer": False}
+        return about, use, False
     if manifest.get("kind") == "corpus":
         about = "A corpus of [pretrainkit](https://pypi.org/project/pretrainkit/): documents as shuffled JSON lines."
-        return about, f"pretrainkit corpus count-words {place} --out words.tsv", {}
+        return about, f"pretrainkit corpus count-words {place} --out words.tsv", True
     about = "Data of [pretrainkit](https://pypi.org/project/pretrainkit/) with checksums of every file."
-    return about, f"pretrainkit data check {place}", {}
+    return about, f"pretrainkit data check {place}", True
