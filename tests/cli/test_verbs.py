@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,6 +145,25 @@ def test_an_interrupt_while_the_command_line_is_loaded_prints_no_traceback(monke
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_processes_of_a_command_import_no_file_of_the_current_folder(tmp_path, monkeypatch):
+    from pretrainkit.cli.start import main as start
+
+    (tmp_path / "random.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    command = [sys.executable, "-c", "import random"]
+    assert subprocess.run(command, check=False).returncode == 7
+    ended = []
+    fake = SimpleNamespace(main=lambda: ended.append(subprocess.run(command, check=False).returncode))
+    monkeypatch.setitem(sys.modules, "pretrainkit.cli.main", fake)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    start()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])  # as after `python -m pretrainkit`
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    start()
+    assert ended == [0, 7]
+
+
 def test_a_file_on_a_disk_that_fails_is_one_message(cli, monkeypatch):
     def failed(*args: object, **kwargs: object) -> None:
         raise OSError(errno.EIO, "Input/output error", "/data/tokens.bin")
@@ -190,6 +210,7 @@ def test_module_and_command_are_the_same():
 def test_a_mapped_file_that_gets_shorter_is_reported_with_the_place(tmp_path):
     code = """
 import sys
+from types import SimpleNamespace
 import numpy as np
 import pretrainkit.cli.main as cli
 (path,) = sys.argv[1:]

@@ -49,6 +49,11 @@ if mode in ("segfault", "further", "hang") and rank == "1":
         os.makedirs(f"{folder}/run/checkpoints/step-00000004")
     open(f"{folder}/killed", "w").close()
     os.kill(os.getpid(), signal.SIGKILL)
+if mode == "addresses":
+    sockets = [os.readlink(f"/proc/{os.getppid()}/fd/{fd}") for fd in os.listdir(f"/proc/{os.getppid()}/fd")]
+    rows = [line.split() for kind in ("tcp", "tcp6") for line in open(f"/proc/net/{kind}")]
+    print(*(row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets), os.environ["MASTER_ADDR"])
+    sys.exit(0)
 if mode == "done":
     open(f"{folder}/done-{rank}", "w").close()
 if mode not in ("done", "later"):
@@ -88,6 +93,14 @@ def test_two_ranks_run_and_each_has_its_place(
     assert (folder / "run/logs/rank-0.log").read_text() == shown.out
     assert sorted(path.name for path in (folder / "run/logs").iterdir()) == ["rank-0.log", "rank-1.log"]
     assert not any((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_only_this_machine_can_connect_to_its_ranks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch_local(two_ranks("addresses", folder), folder / "run", module="trivial_rank") == 0
+    *listening, meeting = capfd.readouterr().out.splitlines()[1].split()
+    assert meeting == "127.0.0.1"
+    assert [address.split(":")[0] for address in listening] == ["0100007F"]
 
 
 @pytest.mark.parametrize(("mode", "code"), [("fail", 2), ("crash", 1), ("segfault", 1)])

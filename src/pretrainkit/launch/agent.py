@@ -3,19 +3,24 @@
 
 It does the same as `torchrun --nproc-per-node NUM --nnodes NODES --rdzv-backend c10d --rdzv-endpoint PLACE --rdzv-id ID
 --max-restarts RESTARTS`, through the Python interface. So the agent prints no traceback when a rank fails, because the
-rank has already printed its error.
+rank has already printed its error. Without PLACE (an empty word), all ranks are on this machine, and only this machine
+can connect to them.
 """
 
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from pretrainkit.launch.rank import LOG_FOLDER, rank_file, stop_when_orphaned
 
 _LAST_CALL_SECONDS = 10
 """Time in which more machines may join once there are enough."""
+
+_THIS_MACHINE, _LOOPBACK = "this-machine", "127.0.0.1"
 
 _REASONS: dict[int, str] = {
     signal.SIGKILL: "which the system sends if memory is used up\n"
@@ -31,8 +36,10 @@ def main() -> None:
     stop_when_orphaned()
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    rendezvous_handler_registry.register(_THIS_MACHINE, _meeting_on_this_machine)
     for name in logging.root.manager.loggerDict:  # each of torch's loggers has its own level
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -46,8 +53,9 @@ def main() -> None:
         max_nodes=most,
         nproc_per_node=int(num),
         run_id=run_id,
-        rdzv_backend="c10d",
+        rdzv_backend="c10d" if place else _THIS_MACHINE,
         rdzv_endpoint=place,
+        local_addr=None if place else _LOOPBACK,
         rdzv_configs={"last_call_timeout": _LAST_CALL_SECONDS},
         max_restarts=int(restarts),
         logs_specs=DefaultLogsSpecs(os.devnull),  # ranks have logs; otherwise a folder stays in /tmp
@@ -63,6 +71,27 @@ def main() -> None:
         sys.exit(1)
     except SignalException:
         sys.exit(1)
+
+
+def _meeting_on_this_machine(parameters: Any) -> Any:
+    """Return torch's rendezvous with its state in the memory of this process. That of torchrun is a server that anybody
+    can reach over the network, and its content is unpickled."""
+    from torch.distributed import HashStore, TCPStore
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+    def store_of_ranks(address: str, port: int) -> TCPStore:
+        listener = socket.create_server((_LOOPBACK, port))  # a TCPStore of its own would listen on all addresses
+        port = listener.getsockname()[1]
+        return TCPStore(_LOOPBACK, port, is_master=True, multi_tenant=True, master_listen_fd=listener.detach())
+
+    class Memory(C10dRendezvousBackend):
+        name = _THIS_MACHINE
+
+    store = HashStore()
+    handler = create_handler(store, Memory(store, parameters.run_id), parameters)
+    handler._create_tcp_store_server = store_of_ranks  # type: ignore[method-assign]
+    return handler
 
 
 if __name__ == "__main__":

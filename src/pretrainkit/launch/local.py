@@ -95,7 +95,9 @@ def _run_ranks(launch: Launch, folder: LaunchFolder, words: Sequence[str], logs:
     environment = os.environ | {LOG_FOLDER: str(logs), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS)}
     # Otherwise each rank would start as many threads as there are cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
-    meeting = ("1:1", "localhost:0", uuid.uuid4().hex, "0")
+    meeting = ("1:1", "", uuid.uuid4().hex, "0")
+    if not launch.elastic and any(name == "lo" for _, name in socket.if_nameindex()):
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # Gloo would listen on the network
     if launch.elastic:
         meeting = (launch.elastic, launch.meet, logs.parents[1].name, str(launch.max_restarts))
         environment[WORLD_SIZES] = ",".join(map(str, launch.world_sizes))
