@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import shlex
 import struct
 import subprocess
@@ -31,7 +32,10 @@ from pretrainkit.files.sources import find_sources
 from pretrainkit.images.decode import open_image
 from pretrainkit.launch import slurm
 from pretrainkit.launch.cloud import CloudConfig, require_name, task_of
-from pretrainkit.launch.folder import Launch
+from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.recipes.clip.folder_pairs import read_file
+from pretrainkit.recipes.clip.huggingface_pairs import open_rows
+from pretrainkit.recipes.clip.pairs import BadImage
 from pretrainkit.recipes.fourm import readers as fourm_readers
 from pretrainkit.report.page import render
 from pretrainkit.report.run_folder import read_run
@@ -49,6 +53,16 @@ def test_the_name_of_a_run_cannot_run_a_command_in_its_job(tmp_path, cluster):
     ended = subprocess.run(["bash", "-ec", "\n".join(setup)], cwd=tmp_path, capture_output=True, text=True, env={})
     assert ended.stdout == f"{tmp_path / EVIL / 'code'}\n"
     assert not list(tmp_path.rglob("evil"))
+
+
+@pytest.mark.parametrize("job_id", ["--me", "-u", "1 2", "cluster:--all", ""])
+def test_the_launches_of_a_run_cannot_add_options_to_commands_of_the_scheduler(tmp_path, job_id):
+    LaunchFolder(tmp_path).add(Launch("slurm", (), (), job_ids=("12_3",)))
+    path = tmp_path / "launch/launches.json"
+    assert LaunchFolder(tmp_path).last().job_ids == ("12_3",)
+    path.write_text(path.read_text().replace("12_3", job_id))
+    with pytest.raises(DataError, match=r"launches.json is damaged"):
+        LaunchFolder(tmp_path).last()
 
 
 def test_words_of_a_command_reach_machines_in_clouds_as_they_are():
@@ -120,6 +134,50 @@ def test_a_picture_of_a_few_bytes_cannot_allocate_gigabytes():
         open_image(bytes(content))
     with pytest.raises(DataError, match="is broken"):
         read_map(bytes(content), "a.png")
+
+
+def test_a_picture_cannot_be_a_program(monkeypatch):
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **kwargs: pytest.fail("Ghostscript was started"))
+    content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(evil) print\n%%EOF\n"
+    with pytest.raises(DataError, match="is PostScript, a program, which is not run"):
+        open_image(content).decode()
+    with pytest.raises(DataError, match="is PostScript, a program, which is not run"):
+        read_map(content, "a.png")
+
+
+def test_a_pair_cannot_name_a_device_or_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path(os.devnull)):
+        with pytest.raises(BadImage, match="is a device or a pipe"):
+            read_file(path)
+
+
+@pytest.mark.parametrize("name", ["../secret/*.txt", "{root}/secret/a.txt"])
+def test_the_page_of_a_set_cannot_add_files_of_other_folders(tmp_path, name):
+    for folder in ("set", "secret"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text(folder)
+    page = tmp_path / "set/README.md"
+    page.write_text("---\nconfigs:\n- {config_name: default, data_files: a.txt}\n---\n")
+    (tmp_path / "link").symlink_to("set")
+    for folder in ("set", "link"):
+        assert open_rows(str(tmp_path / folder), ["train"], "data.train")[0] == {"text": "set"}
+    page.write_text(page.read_text().replace("a.txt", name.format(root=tmp_path)))
+    with pytest.raises(DataError, match="is outside of its folder"):
+        open_rows(str(tmp_path / "set"), ["train"], "data.train")
+
+
+def test_a_tokenizer_cannot_take_pieces_from_other_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "secret.txt").write_text("[UNK]\nsecret\n")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/vocab.txt").write_text("[UNK]\n")
+    settings = {"tokenizer_class": "BertTokenizer", "vocab": str(tmp_path / "secret.txt")}
+    (tmp_path / "a/tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match="may be a file of another folder"):
+        tokenizer_beside(tmp_path / "a")
 
 
 def test_weights_cannot_repeat_one_element_to_fill_the_memory(tmp_path):

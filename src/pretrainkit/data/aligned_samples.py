@@ -308,13 +308,13 @@ def require_numbers(values: NDArray[Any], name: str) -> None:
 
 
 def _open(content: bytes) -> Any:
-    from pretrainkit.images.pillow import require_pillow
+    from pretrainkit.images.pillow import open_with_pillow, require_pillow
 
     require_pillow()
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
-        return Image.open(io.BytesIO(content))
+        return open_with_pillow(content)
     except UnidentifiedImageError as error:  # its text is only the address of a buffer
         raise ValueError("the image format is unknown" if content else "the file is empty") from error
 

@@ -16,7 +16,7 @@ from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
 from pretrainkit.files.outputs import new_folder
 from pretrainkit.rendering.folder import is_renderer
-from pretrainkit.tokenizers.folder import CONFIG_JSON, MODEL, TOKENIZER_JSON, read_tokenizer_json
+from pretrainkit.tokenizers.folder import CONFIG_JSON, MODEL, TOKENIZER_JSON, read_tokenizer_json, require_own_pieces
 
 _VOCABULARIES: Mapping[str, Callable[[Path], set[str]]] = {
     "vocab.txt": lambda path: {line.rstrip("\r\n") for line in path.open(encoding="utf-8", newline="\n")} - {""},
@@ -134,10 +134,12 @@ def _auto_tokenizer(folder: Path) -> Any:
     """Load a tokenizer with transformers. Raises DataError if transformers is missing or cannot read the folder."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
-    has_type = "tokenizer_class" in _json(folder / CONFIG_JSON) or "model_type" in _json(folder / "config.json")
+    about = _json(folder / CONFIG_JSON)
+    has_type = "tokenizer_class" in about or "model_type" in _json(folder / "config.json")
     is_bert = not has_type and (folder / "vocab.txt").is_file()  # BERT was published with only a list of pieces
     try:
         transformers = import_transformers()
+        require_own_pieces(about)
         kind = transformers.BertTokenizerFast if is_bert else transformers.AutoTokenizer
         return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # any type: the library and its parsers raise many

@@ -13,7 +13,6 @@ orientation, as viewers, labelling tools, transformers and datasets show them; Z
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from pretrainkit.errors import DataError
-from pretrainkit.images.pillow import Pixels, require_pillow
+from pretrainkit.images.pillow import Pixels, open_with_pillow, require_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -212,7 +211,7 @@ def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        return Image.open(io.BytesIO(content))
+        return open_with_pillow(content)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error)) from error
     except UnidentifiedImageError as error:  # Pillow's own message is the address of a buffer

@@ -32,6 +32,17 @@ def require_pillow(purpose: str = "reading and changing images") -> None:
     import_optional("PIL.Image", "vision", purpose, package="pillow")
 
 
+def open_with_pillow(content: bytes | bytearray | memoryview) -> Image:
+    """Read the header of an image file. Raises ValueError for PostScript, which Pillow would
+    run with Ghostscript. Other errors are those of `PIL.Image.open`."""
+    from PIL import Image
+
+    opened = Image.open(io.BytesIO(content))
+    if opened.format == "EPS":
+        raise ValueError("it is PostScript, a program, which is not run; convert it to PNG")
+    return opened
+
+
 def to_pillow(image_HW3: Pixels) -> Image:
     """Copy the pixels to a Pillow image of mode RGB."""
     from PIL import Image

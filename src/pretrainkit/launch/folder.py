@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import expected_form, write_text
@@ -50,7 +50,7 @@ class Launch:
     """Settings of the scheduler or cloud."""
     code: Mapping[str, Any] = field(default_factory=dict)
     """Versions, platform and code revision at the time of the launch."""
-    job_ids: tuple[str, ...] = ()
+    job_ids: tuple[Annotated[str, Field(pattern=r"^((job|cluster):)?\w[\w.-]*$")], ...] = ()
     """Job ids of the scheduler; for a local launch the process id."""
     hang_minutes: float = 0
     """Time without an update after which a rank counts as failed; 0: never."""

@@ -72,6 +72,13 @@ _FOLDS: dict[str, tuple[str, bool | None]] = {
 """Maps settings of the normalizer of BERT to their names in `tokenizer_config.json` and to the defaults there."""
 
 
+def require_own_pieces(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a tokenizer_config.json names a file with pieces, which transformers would read anywhere."""
+    for name in ("vocab", "merges"):
+        if isinstance(settings.get(name), str):
+            raise ValueError(f"{CONFIG_JSON} sets {name} to {settings[name]!r}, which may be a file of another folder")
+
+
 def read_tokenizer_json(path: Path) -> bytes:
     """Return the content of a `tokenizer.json` as transformers reads it: the classes of BERT fold case and accents, and
     those of RoBERTa put a space before a text, as the `tokenizer_config.json` beside it says, whatever the file says.

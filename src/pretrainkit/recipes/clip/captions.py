@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import read_object
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextAugmentConfig
-from pretrainkit.tokenizers.folder import pieces_by_id, read_tokenizer_json
+from pretrainkit.tokenizers.folder import pieces_by_id, read_tokenizer_json, require_own_pieces
 
 if TYPE_CHECKING:
     import tokenizers
@@ -194,6 +194,7 @@ def _read_model(folder: Path) -> "tokenizers.Tokenizer | None":
     if any((folder / name).is_file() for name in _FILES):
         from transformers import AutoTokenizer
 
+        require_own_pieces(read_settings(folder / "tokenizer_config.json"))
         tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
         return tokenizer.backend_tokenizer
     return None

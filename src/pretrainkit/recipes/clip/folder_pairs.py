@@ -8,6 +8,7 @@ same for valid. img2dataset (https://github.com/rom1504/img2dataset) writes numb
 import csv as strict_csv
 import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,8 +62,11 @@ class FolderPairs(Pairs):
 def read_file(path: Path) -> bytes:
     """Return the content of a file. Raises BadImage if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        # A pipe without a writer must not block, and a device has no end.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file.read()
+        raise BadImage("missing image", f"{path}: it is a device or a pipe, not a file")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
         raise BadImage("missing image", f"{path}: there is no such file") from error
     except OSError as error:  # no permission, a name that is too long, a failing disk

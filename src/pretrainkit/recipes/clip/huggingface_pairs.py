@@ -1,7 +1,9 @@
 """Sets of Hugging Face `datasets`: a folder of `save_to_disk`, a folder of parquet files, or hf://datasets/NAME. Images
 are decoded only when they are used."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,7 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
     try:
         if not is_saved:
             check_shards(sorted(map(str, Path(path).rglob("*.parquet"))))
+            _check_places(path, datasets.load_dataset_builder(path).config.data_files)
         dataset = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
     except Exception as error:  # the library raises many kinds of errors, also of other libraries
         raise DataError(
@@ -100,6 +103,14 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
             "  choose one: write split: NAME next to its path"
         )
     return dataset[name]
+
+
+def _check_places(path: str, files: Mapping[str, Sequence[str]] | None) -> None:
+    """Raise ValueError for files of a set that are elsewhere, to which its README.md may lead."""
+    own = (os.path.abspath(path), os.path.realpath(path))  # the library follows a link to the folder
+    for name in chain.from_iterable((files or {}).values()):
+        if not any(Path(os.path.abspath(name)).is_relative_to(folder) for folder in own):
+            raise ValueError(f"it names the file {name}, which is outside of its folder; it may be an attack")
 
 
 def _check_arrow(path: Path) -> None:

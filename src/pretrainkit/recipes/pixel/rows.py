@@ -8,7 +8,6 @@ patch, C = 3 colours (absent in greyscale).
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -26,7 +25,7 @@ from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import expected_form, fingerprint, verify
 from pretrainkit.files.sources import explained_table_errors, open_parquet
-from pretrainkit.images.pillow import require_pillow
+from pretrainkit.images.pillow import open_with_pillow, require_pillow
 from pretrainkit.recipes.pixel.augment import UNCHANGED, FontChoice, renderer_with
 from pretrainkit.recipes.pixel.config import PixelDataConfig
 from pretrainkit.rendering.documents import Documents, find_documents
@@ -192,10 +191,8 @@ class StoredRows(Rows):
 
     def _strip(self, row: int, picture: bytes | None, num_patches: int) -> NDArray[np.uint8]:
         require_pillow(f"reading the pictures of {self.name}")
-        from PIL import Image
-
         try:
-            with Image.open(io.BytesIO(picture or b"")) as image:
+            with open_with_pillow(picture or b"") as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise DataError(
