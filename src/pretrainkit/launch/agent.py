@@ -80,8 +80,8 @@ def _meeting_on_this_machine(parameters: Any) -> Any:
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-    def store_of_ranks(address: str, port: int) -> TCPStore:
-        listener = socket.create_server((_LOOPBACK, port))  # a TCPStore of its own would listen on all addresses
+    def store_of_ranks(master_addr: Any, master_port: Any) -> TCPStore:
+        listener = socket.create_server((_LOOPBACK, master_port))  # a TCPStore of its own would listen on all addresses
         port = listener.getsockname()[1]
         return TCPStore(_LOOPBACK, port, is_master=True, multi_tenant=True, master_listen_fd=listener.detach())
 
