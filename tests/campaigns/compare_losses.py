@@ -58,7 +58,7 @@ def rows(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
         (name, line["step"]): {
             key: value for key, value in line.items() if not any(part in key.lower() for part in CLOCK)
         }
-        for name in ("metrics.jsonl", "evaluations.jsonl")
+        for name in ("metrics.jsonl", "eval.jsonl")
         if (folder / name).is_file()
         for line in map(json.loads, (folder / name).read_text("utf-8").splitlines())
     }

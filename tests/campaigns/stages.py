@@ -1,6 +1,6 @@
 """The stages that a campaign kills: small commands over every kind of output, each a few seconds at most."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 BERT = (
     *("bert/tiny", "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "model.intermediate_size=64"),
@@ -80,6 +80,21 @@ _TOKENS = (*_TEXT, "tokenizer", "tokens")
 _T5_TOKENS = (*_TEXT, "unigram", "t5_tokens")
 _BERT_DATA = ("data.train={in}/tokens/train", "data.valid={in}/tokens/valid")
 _BERT_RUN = (*_TOKENS, "bert_run")
+_PAIRS = ("data.train={in}/pairs/set", "data.valid={in}/pairs/set", "data.tokenizer={in}/pairs/tokenizer")
+_OTHERS: dict[str, tuple[Any, ...]] = {
+    "t5": (T5, _T5_TOKENS, "data.train={in}/t5_tokens/train", "data.valid={in}/t5_tokens/valid"),
+    "pixel": (
+        *(PIXEL, ("text", "font"), "data.train={in}/text/part-0.txt", "data.valid={in}/text/part-1.txt"),
+        "data.renderer={in}/font/latin.ttf",
+    ),
+    "clip": (CLIP, ("pairs",), *_PAIRS),
+    "fourm": (
+        *(FOURM, ("scenes",), "data.train={in}/scenes/train", "data.valid={in}/scenes/valid"),
+        "data.tokenizer={in}/scenes/words",
+    ),
+    "image tokenizer": (IMAGE_TOKENIZER, ("images",), "data.train={in}/images/train", "data.valid={in}/images/valid"),
+}
+"""Settings, inputs and places of the data of each recipe except bert."""
 
 STAGES = {
     "train bert": _training(BERT, _TOKENS, *_BERT_DATA),
@@ -90,33 +105,9 @@ STAGES = {
     "train bert, 2 ranks, restarted": _training(
         BERT, _TOKENS, *_BERT_DATA, "checkpoint.asynchronous=false", ranks=2, is_watched=True
     ),
-    "train t5": _training(T5, _T5_TOKENS, "data.train={in}/t5_tokens/train", "data.valid={in}/t5_tokens/valid"),
-    "train pixel": _training(
-        PIXEL,
-        ("text", "font"),
-        *("data.train={in}/text/part-0.txt", "data.valid={in}/text/part-1.txt", "data.renderer={in}/font/latin.ttf"),
-    ),
-    "train clip": _training(
-        CLIP,
-        ("pairs",),
-        "data.train={in}/pairs/set",
-        "data.valid={in}/pairs/set",
-        "data.tokenizer={in}/pairs/tokenizer",
-    ),
-    "train clip, worker processes": _training(
-        CLIP,
-        ("pairs",),
-        *("data.train={in}/pairs/set", "data.valid={in}/pairs/set", "data.tokenizer={in}/pairs/tokenizer"),
-        "data.workers=processes",
-    ),
-    "train fourm": _training(
-        FOURM,
-        ("scenes",),
-        *("data.train={in}/scenes/train", "data.valid={in}/scenes/valid", "data.tokenizer={in}/scenes/words"),
-    ),
-    "train image tokenizer": _training(
-        IMAGE_TOKENIZER, ("images",), "data.train={in}/images/train", "data.valid={in}/images/valid"
-    ),
+    **{f"train {name}": _training(*words) for name, words in _OTHERS.items()},
+    **{f"train {name}, 2 ranks": _training(*words, ranks=2) for name, words in _OTHERS.items()},
+    "train clip, worker processes": _training(*_OTHERS["clip"], "data.workers=processes"),
     "fine-tune glue": _training(
         ("glue/rte", *GLUE), ("glue",), "init_from={in}/glue/bert", 'data.task_folders={"glue": "{in}/glue/glue"}'
     ),

@@ -6,9 +6,12 @@ from pathlib import Path
 import compare_losses
 import pytest
 
+from pretrainkit.training.folder import RunFolder
 
-def write(folder: Path, *losses: float, **more: float) -> Path:
+
+def write(folder: Path, *losses: float, held_out: float = 4.0, **more: float) -> Path:
     folder.mkdir()
+    RunFolder(folder).evaluation(2, {"loss": held_out})
     lines = [
         json.dumps({"step": step, "loss": loss, "examples_per_second": loss * 9, **more}) + "\n"
         for step, loss in enumerate(losses, 1)
@@ -23,6 +26,7 @@ def write(folder: Path, *losses: float, **more: float) -> Path:
         ((3.0, 2.0, 1.0), {}, ""),
         ((3.0, 2.0, 1.0), {"new_metric": 1.0}, ""),
         ((3.0, 2.5, 0.5), {}, "step 2: loss 2.0 became 2.5"),
+        ((3.0, 2.0, 1.0), {"held_out": 4.5}, "step 2: loss 4.0 became 4.5"),
         ((3.0, 2.0), {}, "only one has ('metrics.jsonl', 3)"),
     ],
 )
