@@ -253,6 +253,45 @@ def test_commands_that_messages_advise_exist():
     assert num_checked > 10
 
 
+NO_PATHS = {
+    *("base", "recipe", "config.recipe", "recipe.file_formats[0]", "proposal.preset", "curve", "num_bad", "more"),
+    *("num_sentinels", "max(100, self.num)", "2 * before.total_steps", "task.name", "self.name", "feature"),
+    *("_launched(gpus, gpus_per_node)", "data.max_patches", "f' --under {parent}' if parent else ''"),
+}
+"""Expressions in printed commands that need no quotes: names of ours, and numbers."""
+
+
+def printed_commands(node: ast.AST) -> list[ast.expr]:
+    """What is filled into commands of pretrainkit in an f-string."""
+    text, found = "", []
+    for part in node.values if isinstance(node, ast.JoinedStr) else ():
+        if isinstance(part, ast.FormattedValue) and re.search(r"pretrainkit [a-z][^\n;`]*$", text):
+            found.append(part.value)
+        text += str(part.value) if isinstance(part, ast.Constant) else "X"
+    return found
+
+
+def test_paths_in_printed_commands_are_quoted():
+    """A command runs as printed also if a path has spaces."""
+    bare, num_quoted = set(), 0
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = path.read_text("utf-8")
+        if not re.search(r"pretrainkit [a-z].*\{|pretrainkit [a-z][^\"]*\"\n", text):
+            continue
+        for function in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)):
+            inside = list(ast.walk(function))
+            for value in (value for node in inside for value in printed_commands(node)):
+                name, words = ast.unparse(value), [ast.unparse(value)]
+                for node in inside:
+                    if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
+                        words.append(ast.unparse(node.value))
+                is_quoted = any(re.search(r"quote\(|join\(", word) for word in words)
+                num_quoted += is_quoted
+                bare |= set() if is_quoted or name in NO_PATHS else {f"{path.relative_to(ROOT)}:{value.lineno}: {name}"}
+    assert bare == set()
+    assert num_quoted > 20
+
+
 def bert_page() -> str:
     return (SOURCE / "recipes" / "bert" / "README.md").read_text(encoding="utf-8")
 

@@ -69,7 +69,8 @@ def card_of(preset, reader, folder):
 
 def test_the_snippet_of_a_card_for_images_runs_and_turns_photographs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    card = card_of("clip/tiny", part("tokenizer"), tmp_path / "mine")
+    card = card_of("clip/tiny", part("tokenizer"), tmp_path / 'my "own" model')
+    assert "pretrainkit evaluate 'my \"own\" model' data.valid=FOLDER" in card
     (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     pixels = []
     for name, turns in (("photo.png", 0), ("turned.png", 1)):

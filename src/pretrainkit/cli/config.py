@@ -155,5 +155,7 @@ def import_file(
     elif config is None:
         same = shlex.join(("pretrainkit", *imported.command))
         print(f"{file} needs no config here; the equivalent command is:\n  {same}")
+    elif written is not None:
+        print(f"{out}\n  train it with: pretrainkit train {shlex.quote(written)} --out FOLDER")
     else:
-        print(f"{out}\n  train it with: pretrainkit train {out} --out FOLDER" if written else text.removesuffix("\n"))
+        print(text.removesuffix("\n"))

@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -225,7 +226,7 @@ def captions(
     if json_output:
         print_path(out, True, captions=number)
         return
-    typer.echo(f"{out}: {number:,} captions\n  next: pretrainkit corpus count-words {out} --out words.tsv")
+    typer.echo(f"{out}: {number:,} captions\n  next: pretrainkit corpus count-words {quote(str(out))} --out words.tsv")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from importlib import import_module
 from json import dumps
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -53,7 +54,7 @@ def demo(
     if rest and not text:
         raise InputError(
             f"there is no demo {rest[0]}\n  give one of: {', '.join(DEMOS)}\n  or, for a text file: "
-            f"pretrainkit demo --text {rest[0]}"
+            f"pretrainkit demo --text {quote(rest[0])}"
         )
     given: dict[str, Any] = {"text": [*text, *map(Path, rest)]} if text else {}
     given |= {} if font is None else {"font": font}

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from typer import Argument, Option
@@ -47,7 +48,7 @@ def finetune(
     if "/" in task or task.endswith((".yaml", ".yml")):
         raise InputError(
             f"{task} is not a task of {recipe}\n  name a task, as in finetune cola; "
-            f"for a config file or another preset: pretrainkit train {task} init_from={origin}"
+            f"for a config file or another preset: pretrainkit train {quote(task)} init_from={quote(str(origin))}"
         )
     out = out or Path("runs") / f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
     train(

@@ -123,12 +123,12 @@ def launch_again(run: Path, launch: Launch) -> None:
     if launch.kind == "slurm":
         (job_id,) = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
         print(f"job {job_id} trains in {run}")
-        print(f"  pretrainkit launch status {run}   or logs, cancel, resume")
+        print(f"  pretrainkit launch status {shlex.quote(str(run))}   or logs, cancel, resume")
         return
     if launch.kind == "cloud":
         launch_run(run, launch)
         print(f"{run.name} trains in {launch.settings['bucket']}/runs/{run.name}")
-        print(f"  pretrainkit launch status {run}   or cancel, resume")
+        print(f"  pretrainkit launch status {shlex.quote(str(run))}   or cancel, resume")
         return
 
     raise typer.Exit(launch_local(launch, run))
@@ -217,7 +217,8 @@ def resume_sweep(out: Path) -> None:
     """Submit again, as an array, the runs of a sweep that are neither finished nor in the queue nor running."""
     left = [folder for folder in launched_runs(out) if not folder.is_finished and not living_job(folder)]
     if not left:
-        print(f"every run of {out} is complete or in the queue\n  show them with: pretrainkit launch status {out}")
+        home = shlex.quote(str(out))
+        print(f"every run of {out} is complete or in the queue\n  show them with: pretrainkit launch status {home}")
         return
     launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
     first = replace(launches[0], words=(), words_again=(), code={})
@@ -233,4 +234,5 @@ def resume_sweep(out: Path) -> None:
 def _print_sweep(job_ids: Sequence[str], runs: Sequence[Path], out: Path) -> None:
     for job_id, run in zip(job_ids, runs, strict=True):
         print(f"job {job_id} trains in {run}")
-    print(f"  pretrainkit launch status {out}   or logs, cancel, resume; each also takes a single run")
+    home = shlex.quote(str(out))
+    print(f"  pretrainkit launch status {home}   or logs, cancel, resume; each also takes a single run")

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from typer import Argument, Option
@@ -48,8 +49,8 @@ def report(
     else:
         if curve is not None:
             raise InputError(
-                f"--curve draws one run, and {len(folders)} are given\n  name one: pretrainkit report {folders[0]} "
-                f"--curve {curve}"
+                f"--curve draws one run, and {len(folders)} are given\n  name one: pretrainkit report "
+                f"{quote(str(folders[0]))} --curve {curve}"
             )
         common = Path(os.path.commonpath([path.parent for path in folders]))
         page = write_comparison(folders, out or common / "comparison.html")

@@ -6,6 +6,7 @@ hardware. What only the author knows (the licence, intended use, limitations) is
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from pretrainkit.files.cards import CARD, card_header
@@ -49,9 +50,9 @@ _CALLS = {
 
 _OPEN_CLIP = """import open_clip
 
-model, preprocess = open_clip.create_model_from_pretrained("{place}:{name}")
-tokenizer = open_clip.get_tokenizer("{place}:{name}")"""
-_OPEN_CLIP_HERE = "pretrainkit import {place}{name} --format openclip --out model"
+model, preprocess = open_clip.create_model_from_pretrained({origin})
+tokenizer = open_clip.get_tokenizer({origin})"""
+_OPEN_CLIP_HERE = "pretrainkit import {path} --format openclip --out model"
 
 
 def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, license: str | None = None) -> None:
@@ -96,22 +97,26 @@ def _about(config: RunConfig, classes: list[str] | None, run: Path | None) -> st
 
 def _open_clip_usage(name: str) -> str:
     is_on_hub = "/" in name
-    theirs = _OPEN_CLIP.format(name=name, place="hf-hub" if is_on_hub else "local-dir")
-    ours = _OPEN_CLIP_HERE.format(name=name, place="hf-hub:" if is_on_hub else "")
+    origin = f"{'hf-hub' if is_on_hub else 'local-dir'}:{name}"
+    theirs = _OPEN_CLIP.format(origin=json.dumps(origin, ensure_ascii=False))
+    ours = _OPEN_CLIP_HERE.format(path=origin if is_on_hub else quote(name))
     return f"## Use\n\n```python\n{theirs}\n```\n\nWith pretrainkit:\n\n```bash\n{ours}\n```"
 
 
 def _usage(name: str, use: _Use | None) -> str:
     # A name on the hub begins with a user and a slash. Any other name is that of a folder.
-    fetched, folder = (f"hf download {name} --local-dir model\n", "model") if "/" in name else ("", name)
+    is_on_hub = "/" in name
+    fetched = f"hf download {name} --local-dir model\n" if is_on_hub else ""
+    folder = "model" if is_on_hub else quote(name)
     ours = f"```bash\n{fetched}pretrainkit evaluate {folder} data.valid=FOLDER\n```"
     if use is None:
         return f"## Use\n\n{ours}"
     call = _CALLS.get(use.model) or _CALLS.get(use.reader) or _TEXT
     images = "from transformers.image_utils import load_image\n" if "load_image" in call else ""
+    origin = json.dumps(name, ensure_ascii=False)
     code = (
         f"from transformers import {', '.join(sorted((use.model, use.reader)))}\n{images}\n"
-        f'model = {use.model}.from_pretrained("{name}")\nreader = {use.reader}.from_pretrained("{name}")\n{call}'
+        f"model = {use.model}.from_pretrained({origin})\nreader = {use.reader}.from_pretrained({origin})\n{call}"
     )
     return f"## Use\n\n```python\n{code}\n```\n\nWith pretrainkit:\n\n{ours}"
 

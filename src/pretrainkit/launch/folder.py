@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -137,7 +138,8 @@ class LaunchFolder:
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
             raise DataError(
-                f"{path} is damaged: {problem}\n  remove it, and continue the run with: pretrainkit resume {self.run}"
+                f"{path} is damaged: {problem}\n  remove it, and continue the run with: pretrainkit resume "
+                f"{quote(str(self.run))}"
             ) from None
 
     def last(self) -> Launch:
@@ -221,9 +223,10 @@ class LaunchFolder:
             return lock(file, shared=shared) is False
 
     def _taken(self) -> InputError:
+        run = quote(str(self.run))
         return InputError(
             f"{self.run} is being trained by another launcher\n"
-            f"  show it: pretrainkit launch status {self.run}; end it: pretrainkit launch cancel {self.run}"
+            f"  show it: pretrainkit launch status {run}; end it: pretrainkit launch cancel {run}"
         )
 
 

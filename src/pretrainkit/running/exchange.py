@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -79,7 +80,9 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
     tree = parse_yaml(read_text(path), str(path), tuples=True)
     keys = set(tree) if isinstance(tree, Mapping) else set()
     if keys & {"recipe", "extends"}:
-        raise InputError(f"{path} is a config of pretrainkit\n  use it directly: pretrainkit config check {path}")
+        raise InputError(
+            f"{path} is a config of pretrainkit\n  use it directly: pretrainkit config check {quote(str(path))}"
+        )
     numbers = {name: len(keys & recipe.keys_of_other_configs) for name, recipe in readers.items()}
     best = max(numbers, key=numbers.__getitem__)
     if [*numbers.values()].count(numbers[best]) != 1:

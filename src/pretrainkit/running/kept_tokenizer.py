@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.outputs import new_folder
@@ -30,7 +31,7 @@ def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[S
             raise DataError(
                 f"{source.path} was made with another tokenizer ({theirs[:12]}) than the model in {path} ({own[:12]})\n"
                 "  encode the text with the model's: "
-                f"pretrainkit tokenizer encode CORPUS --tokenizer {opened.tokenizer} --out FOLDER"
+                f"pretrainkit tokenizer encode CORPUS --tokenizer {quote(str(opened.tokenizer))} --out FOLDER"
             )
 
 

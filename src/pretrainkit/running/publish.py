@@ -77,7 +77,7 @@ def _published_shards(folder: Path, name: str, license: str | None) -> dict[str,
     for split, path in splits.items():
         files |= {f"{split}/{inside}".lstrip("/"): file for inside, file in _files(path).items() if inside != CARD}
     first, manifest = next(iter(manifests.items()))
-    about, use, has_rows = _described(manifest, quote("/".join(["data", *filter(None, [first])])))
+    about, use, has_rows = _described(manifest, Path("data", first))
     header = {"configs": [_configuration(manifests)]} if has_rows else {"viewer": False}
     card = data_card(name, manifests, about=about, use=use, license=license, header=header)
     return files | {CARD: card.encode()}
@@ -104,10 +104,11 @@ def _configuration(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
     return {"config_name": "default", "data_files": files}
 
 
-def _described(manifest: Mapping[str, Any], place: str) -> tuple[str, str, bool]:
-    """Return a description of the data, a command that uses them at `place`, and True if `datasets` can read them."""
+def _described(manifest: Mapping[str, Any], folder: Path) -> tuple[str, str, bool]:
+    """Return a description of the data, a command that uses them in `folder`, and True if `datasets` can read them."""
     from pretrainkit.tokenizers.shards import FORMAT
 
+    place = quote(folder.as_posix())
     if manifest.get("format") == FORMAT:
         tokenizer, splitter = manifest["tokenizer"], manifest.get("splitter") or {}
         about = (

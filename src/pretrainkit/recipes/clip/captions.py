@@ -18,6 +18,7 @@ import re
 import string
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def tokenizer_folder(config: ClipRun) -> Path:
         if beside is not None and beside.is_dir():
             raise ConfigError(
                 "data.tokenizer is not set, and our own text transformer has no tokenizer\n"
-                f"  use the one of init_from: data.tokenizer={beside}"
+                f"  use the one of init_from: data.tokenizer={quote(str(beside))}"
             )
         raise ConfigError(
             "data.tokenizer is not set, and our own text transformer has no tokenizer\n"
@@ -144,7 +145,8 @@ def find_folder(name: str) -> Path:
         return folder
     if folder.is_file():
         raise DataError(
-            f"the tokenizer {name} is a file\n  give the folder that contains it: data.tokenizer={folder.parent}"
+            f"the tokenizer {name} is a file\n  give the folder that contains it: "
+            f"data.tokenizer={quote(str(folder.parent))}"
         )
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DataError(f"there is no tokenizer folder {name}\n  check data.tokenizer")

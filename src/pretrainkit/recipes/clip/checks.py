@@ -213,7 +213,7 @@ def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
             raise DataError(
                 f"{len(bad):,} of {len(pairs):,} held-out rows cannot be used, such as {bad[0]}\n"
                 "  evaluation needs every row: fix or remove them; to list all bad rows, use pretrainkit data "
-                f"check {pairs.path}"
+                f"check {quote(pairs.path)}"
             )
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ class _LeftOut:
             raise DataError(
                 f"{self._pairs.explain(row, error)}\n"
                 "  fix it, or skip such rows with --max-bad N; list all of them with: "
-                f"pretrainkit data check {self._pairs.path}"
+                f"pretrainkit data check {quote(self._pairs.path)}"
             ) from error
         self.counts[error.reason] += 1
 

@@ -169,7 +169,7 @@ class ClipSource(BatchSource):
                 if self._why_strict:
                     raise DataError(
                         f"{pairs.explain(row, error)}\n  {self._why_strict}: fix or remove the row; pretrainkit data "
-                        f"check {pairs.path} lists all bad rows"
+                        f"check {quote(pairs.path)} lists all bad rows"
                     ) from error
                 self._bad[source].add(row, error)
                 first_reason = first_reason or REASONS.index(error.reason)

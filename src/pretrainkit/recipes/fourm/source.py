@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -382,7 +383,8 @@ def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary |
         existing = f"its folders are {', '.join(sorted(folders))}" if folders else "it has no folders"
         if candidates:
             raise DataError(
-                f"{config.path} has no modality of the model: {existing}\n  use one of them: data.train={candidates[0]}"
+                f"{config.path} has no modality of the model: {existing}\n"
+                f"  use one of them: data.train={quote(candidates[0])}"
             )
         raise DataError(
             f"{config.path} has no modality of the model: {existing}, but the model reads {', '.join(expected)}\n"

@@ -10,6 +10,7 @@ Dimensions: L patches, D width.
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -178,14 +179,14 @@ def _pooling(folder: Path, kind: str, stored: str | None, given: str | None) -> 
     if kind == "pma_padded" and stored is None and not is_named:
         raise InputError(
             f"{folder} pools by attention, and its files do not specify the number of heads\n"
-            f"  fix: pretrainkit import {folder} --recipe glue --pooling pma_padded:8 --out OUT\n"
+            f"  fix: pretrainkit import {quote(str(folder))} --recipe glue --pooling pma_padded:8 --out OUT\n"
             "  with the number of heads in its fine-tuning, such as 8 for the original's pooling_mode pma8. Then use "
             "OUT instead"
         )
     if stored is None and given is None:
         raise InputError(
             f"{folder} does not specify whether it pools by mean or max: the original's files are the same for both\n"
-            f"  fix: pretrainkit import {folder} --recipe glue --pooling mean --out OUT\n"
+            f"  fix: pretrainkit import {quote(str(folder))} --recipe glue --pooling mean --out OUT\n"
             "  or --pooling max; the original's default is mean. Then use OUT instead"
         )
     if stored is not None and given not in (None, stored):

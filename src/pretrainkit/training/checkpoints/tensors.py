@@ -7,6 +7,7 @@ are stored once. The optimizer's hyperparameters are not stored: they come from 
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
     if not keys and not is_stateless:
         raise CheckpointError(
             f"checkpoint {path} has no optimizer state, so training cannot be resumed exactly\n"
-            f"  start a new run from its weights: init_from={path} init.restore=weights"
+            f"  start a new run from its weights: init_from={quote(str(path))} init.restore=weights"
         )
     unused = keys.keys() - {names[id(parameter)] for parameter in parameters}
     if unused:
