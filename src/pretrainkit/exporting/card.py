@@ -65,8 +65,8 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
     """
     path = folder / "config.json"
     classes = json.loads(path.read_bytes()).get("architectures") if path.is_file() else None
-    is_theirs = classes and not classes[0].startswith(_OF_RENDERED_TEXT)
-    fitting = [end for end in _USES if is_theirs and classes[0].endswith(end)]
+    name_of_class = classes[0] if classes and not classes[0].startswith(_OF_RENDERED_TEXT) else ""
+    fitting = [end for end in _USES if name_of_class.endswith(end)]
     use = _USES[max(fitting, key=len)] if fitting else None
     is_open_clip = (folder / "open_clip_config.json").is_file()
     header = {
