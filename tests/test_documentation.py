@@ -262,7 +262,7 @@ NO_PATHS = {
 
 
 def printed_commands(node: ast.AST) -> list[ast.expr]:
-    """What is filled into commands of pretrainkit in an f-string."""
+    """Return the expressions that an f-string fills into commands of pretrainkit."""
     text, found = "", []
     for part in node.values if isinstance(node, ast.JoinedStr) else ():
         if isinstance(part, ast.FormattedValue) and re.search(r"pretrainkit [a-z][^\n;`]*$", text):
