@@ -210,7 +210,6 @@ def test_module_and_command_are_the_same():
 def test_a_mapped_file_that_gets_shorter_is_reported_with_the_place(tmp_path):
     code = """
 import sys
-from types import SimpleNamespace
 import numpy as np
 import pretrainkit.cli.main as cli
 (path,) = sys.argv[1:]
