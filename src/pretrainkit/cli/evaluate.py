@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -51,7 +52,7 @@ def evaluate(
         if "=" in folder and not Path(folder).exists():
             named.append(folder)
         else:  # a former meaning of --data
-            renamed("--data of evaluate for held-out data", "data.valid", f"data.valid={folder}")
+            renamed("--data of evaluate for held-out data", "data.valid", f"data.valid={quote(folder)}")
             held_out = folder
     settings = [*(settings or []), *data_settings(named)]
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}

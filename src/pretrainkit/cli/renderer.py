@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,7 +64,7 @@ def preview(
     if (text is None) == (file is None):
         raise InputError("preview needs one text\n  give either --text 'Some words' or --file FILE")
     if out.suffix != ".png":
-        raise InputError(f"--out {out}: the picture is a PNG file\n  write --out {out.with_suffix('.png')}")
+        raise InputError(f"--out {out}: the picture is a PNG file\n  write --out {quote(str(out.with_suffix('.png')))}")
     drawer = _open(renderer, ["on_missing=ignore", *(changes or [])])
     content = text if text is not None else _read(file)
     missing = {char: Counter(content)[char] for char in drawer.missing(content)}

@@ -102,7 +102,8 @@ def memory_in_use(device: torch.device) -> tuple[int, int] | None:
     try:
         import resource
 
-        now = int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+        with open("/proc/self/statm", "rb") as file:
+            now = int(file.read().split()[1]) * resource.getpagesize()
         return now, max(now, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # the kernel updates the maximum with a delay
     except (ImportError, OSError):  # not Linux
         return None

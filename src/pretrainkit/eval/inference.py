@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pretrainkit.errors import DataError, InputError
@@ -165,7 +166,7 @@ def folder_of_mixture(out: Path, mixture: str) -> Path:
     if out.is_file() or out.suffix in (".json", ".jsonl"):
         raise InputError(
             f"{out} is a file, but {mixture} is a mixture: each of its tasks has a separate file of answers\n"
-            f"  use a folder: --out {out.with_suffix('')}"
+            f"  use a folder: --out {quote(str(out.with_suffix('')))}"
         )
     return out
 

@@ -59,11 +59,15 @@ class FolderPairs(Pairs):
             raise BadImage("missing image", f"{path}: {error.strerror}") from error
 
 
+def _without_waiting(name: str, flags: int) -> int:
+    """Open a file; a pipe without a writer would block. Windows has neither such pipes nor the flag."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def read_file(path: Path) -> bytes:
     """Return the content of a file. Raises BadImage if it cannot be read."""
     try:
-        # A pipe without a writer must not block, and a device has no end.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=_without_waiting) as file:  # a device has no end
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return file.read()
         raise BadImage("missing image", f"{path}: it is a device or a pipe, not a file")

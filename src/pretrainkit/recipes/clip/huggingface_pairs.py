@@ -85,10 +85,14 @@ def open_rows(path: str, names: Sequence[str], field: str) -> Any:
     for file in Path(path).rglob("*.arrow") if is_saved else ():
         _check_arrow(file)
     try:
-        if not is_saved:
+        if is_saved:
+            dataset = datasets.load_from_disk(path)
+        else:
             check_shards(sorted(map(str, Path(path).rglob("*.parquet"))))
-            _check_places(path, datasets.load_dataset_builder(path).config.data_files)
-        dataset = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
+            builder = datasets.load_dataset_builder(path)
+            _check_places(path, builder.config.data_files)
+            builder.download_and_prepare()
+            dataset = builder.as_dataset()
     except Exception as error:  # the library raises many kinds of errors, also of other libraries
         raise DataError(
             f"{field}: the data set {path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"
