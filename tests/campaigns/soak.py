@@ -4,8 +4,9 @@
 
 For each recipe a run is trained for about `--minutes`, and then another one with equal settings is killed every few
 minutes: the launcher, a rank, or all processes. Both must end with equal losses, metrics and tensors, bit for bit.
-Of every process the anonymous memory, the open files and the threads are read every two seconds: after the first tenth
-of its life each must stay flat, memory within 2 %. A call that was stopped continues with the same --work.
+Of every process the anonymous memory, the open files and the threads are read every two seconds. What it needs for its
+first checkpoint and evaluation it has after the first checkpoint: after the first tenth of its life from then on each
+must stay flat, memory within 2 %. A call that was stopped continues with the same --work.
 """
 
 import argparse
@@ -40,7 +41,7 @@ KILLS = (
 SAMPLE_SECONDS = 2.0
 MEMORY_GROWTH = 0.02
 MIN_SAMPLES = 100
-"""Processes that lived shorter are not judged: a median of few samples depends on when a checkpoint was written."""
+"""Processes with fewer are not judged: a median of few samples depends on when a checkpoint was written."""
 
 
 class Sample(NamedTuple):
@@ -52,6 +53,7 @@ class Sample(NamedTuple):
     files: int
     threads: int
     cpu_seconds: float
+    last_checkpoint: int
 
 
 class Soak:
@@ -84,13 +86,13 @@ class Soak:
         path = self.folder / "kills.json"
         kills = Counter[str](json.loads(path.read_text()) if path.is_file() else {})
         root = self.folder / "killed"
-        due, last = math.inf, self._last_checkpoint(root)
+        due, last = math.inf, _last_checkpoint(root)
         for launcher in self._train("killed", num_steps):
-            if due == math.inf and self._last_checkpoint(root) != last:  # else a slow machine would never get anywhere
+            if due == math.inf and _last_checkpoint(root) != last:  # else a slow machine would never get anywhere
                 due = time.monotonic() + 60 * every_minutes * self.rng.uniform(0, 2)
             if time.monotonic() < due:
                 continue
-            due, last = math.inf, self._last_checkpoint(root)
+            due, last = math.inf, _last_checkpoint(root)
             name, target = self.rng.choice(KILLS)
             ranks = [pid for pid in processes_of(launcher, root) if _variable(pid, "RANK") is not None]
             chosen = {"launcher": [launcher], "rank": self.rng.sample(ranks, min(1, len(ranks)))}
@@ -100,9 +102,6 @@ class Soak:
             kills[f"{name}, {target}"] += 1
             path.write_text(json.dumps(kills))
         return kills
-
-    def _last_checkpoint(self, root: Path) -> int:
-        return max((int(path.name.removeprefix("step-")) for path in root.glob("out/checkpoints/step-*")), default=-1)
 
     def _train(self, kind: str, num_steps: int) -> Iterator[int]:
         """Train until the run is complete, starting it again as often as it ends before. Yields the launcher's process
@@ -155,12 +154,14 @@ class Soak:
         ]
 
     def lives(self, kind: str) -> list[dict[str, Any]]:
-        """Return the role of each process that lived long enough, and two medians: early and late in its life."""
+        """Return the role of each process that lived long enough after its first checkpoint, and two medians: early and
+        late in that time."""
         by_pid = defaultdict(list)
         for one in self._all(kind):
             by_pid[one.pid, one.role].append(one)
         found = []
-        for (_, role), samples in by_pid.items():
+        for (_, role), life in by_pid.items():
+            samples = [one for one in life if one.last_checkpoint != life[0].last_checkpoint]
             tenth = len(samples) // 10
             if len(samples) >= MIN_SAMPLES:
                 ends = (samples[tenth : 2 * tenth], samples[-tenth:])
@@ -184,6 +185,7 @@ class Soak:
 
 
 def _samples(launcher: int, root: Path) -> Iterator[Sample]:
+    last_checkpoint = _last_checkpoint(root)
     for pid in sorted(processes_of(launcher, root)):
         with suppress(OSError, ValueError):  # it ended meanwhile
             rank = _variable(pid, "RANK")
@@ -192,7 +194,12 @@ def _samples(launcher: int, root: Path) -> Iterator[Sample]:
             fields = (place / "stat").read_text().rpartition(")")[2].split()
             memory = (place / "smaps_rollup").read_text().partition("Anonymous:")[2].split()[0]
             cpu_seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            yield Sample(pid, role, int(memory), len(os.listdir(place / "fd")), int(fields[17]), cpu_seconds)
+            files = len(os.listdir(place / "fd"))
+            yield Sample(pid, role, int(memory), files, int(fields[17]), cpu_seconds, last_checkpoint)
+
+
+def _last_checkpoint(root: Path) -> int:
+    return max((int(path.name.removeprefix("step-")) for path in root.glob("out/checkpoints/step-*")), default=-1)
 
 
 def _variable(pid: int, name: str) -> str | None:
