@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import sys
 from collections import Counter
 
 import numpy as np
@@ -101,6 +102,15 @@ def test_an_absent_image_is_missing_and_an_absent_caption_empty(tmp_path):
     assert [pairs.caption(row) for row in range(4)] == [""] * 4
     with pytest.raises(BadImage, match=r"0002\.png"):
         pairs.read_image(2)
+
+
+def test_reading_adds_no_strings_to_pythons_table(tmp_path, monkeypatch):
+    """A Path adds its parts; after some 60,000 samples the table was allocated again, with 3.7 MB more."""
+    pairs = opened(write_csv_set(tmp_path / "s", "train", rows(2, 1)))
+    added: list[str] = []
+    monkeypatch.setattr(sys, "intern", lambda text: added.append(text) or text)
+    content(pairs)
+    assert not added
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300 + ".png", "0001.png/more.png"])

@@ -43,7 +43,8 @@ class FolderPairs(Pairs):
         self.images = images
 
     def read_image(self, row: int) -> bytes:
-        return read_file(self.images / self.image_names[row].as_py())
+        # A Path would keep its parts in a table of Python that grows in jumps.
+        return read_file(os.path.join(self.images, self.image_names[row].as_py()))
 
     def lacks_image(self, row: int) -> bool:
         try:
@@ -64,7 +65,7 @@ def _without_waiting(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: str | Path) -> bytes:
     """Return the content of a file. Raises BadImage if it cannot be read."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:  # a device has no end

@@ -146,7 +146,7 @@ def read_encoded(images: Any, row: int) -> bytes:
     if isinstance(image, dict):
         image = image.get("bytes") or image.get("path")
     if isinstance(image, str):
-        return read_file(Path(image))
+        return read_file(image)
     if not image:
         raise BadImage("missing image", "the row has neither bytes nor a path")
     return image
