@@ -1,6 +1,7 @@
 """Messages of a rank when another one has died."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,15 +32,29 @@ def test_ranks_that_batches_cannot_be_split_over_wait_until_the_others_finish(
     assert "rank 5 waits, because batches cannot be split over 6 ranks: 4 train" in capsys.readouterr().out
 
 
+def run_told(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run the module `told` of a folder as rank 0."""
+    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
+    path = os.pathsep.join([str(folder), str(source)])
+    environment = os.environ | {"PYTHONPATH": path, "PRETRAINKIT_LOG_FOLDER": str(folder), "RANK": "0"}
+    command = [sys.executable, "-m", "pretrainkit.launch.rank", "told"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("interrupted", "code"), [("traceback", -signal.SIGINT), ("told", 130)])
+def test_an_interrupted_rank_prints_no_traceback(tmp_path: Path, interrupted: str, code: int) -> None:
+    """Also while modules of the standard library are loaded."""
+    (tmp_path / f"{interrupted}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    ended = run_told(tmp_path)
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
 def test_a_rank_writes_its_stacks_to_its_log_and_continues(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(
         "import os, signal\n\ndef here():\n    os.kill(os.getpid(), signal.SIGQUIT)\n\nhere()\nprint('done')\n"
     )
-    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
-    path = os.pathsep.join([str(tmp_path), str(source)])
-    environment = os.environ | {"PYTHONPATH": path, "PRETRAINKIT_LOG_FOLDER": str(tmp_path), "RANK": "0"}
-    command = [sys.executable, "-m", "pretrainkit.launch.rank", "told"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    ended = run_told(tmp_path)
+    assert ended.returncode == 0
     assert ended.stdout == "done\n"
     log = (tmp_path / "rank-0.log").read_text()
     assert f'{tmp_path}/told.py", line 4 in here' in log

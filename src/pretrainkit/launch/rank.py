@@ -6,11 +6,15 @@ rank of this machine failed and the main thread does not notice. At SIGQUIT it w
 file and continues.
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C prints no traceback while the rest is loaded
+
 import faulthandler
 import os
 import re
 import runpy
-import signal
 import sys
 import threading
 import time
@@ -126,6 +130,8 @@ def main() -> None:
     del sys.argv[0]
     code = 1
     try:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if WORLD_SIZES in os.environ and is_spare(folder.parent):
             sys.exit(0)
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
