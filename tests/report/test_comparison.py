@@ -42,11 +42,13 @@ def runs(tmp_path):
 
 
 def test_accuracies_that_are_per_cent_are_shown_as_they_are(runs):
-    for run, value in zip(runs, (51.0, 52.0), strict=True):
+    for run, value in zip(runs, (0.5, 0.75), strict=True):
+        provenance = json.loads((run / "provenance.json").read_text())
+        (run / "provenance.json").write_text(json.dumps({**provenance, "percentages": ["*accuracy"]}))
         with open(run / "eval.jsonl", "a") as file:
             file.write(json.dumps({"step": 600, "masked_lm_loss": 3.6, "accuracy": value}) + "\n")
     text = " ".join(Page(render_comparison(compared_runs(runs))).text.split())
-    assert "accuracy 51 52 +1" in text
+    assert "accuracy 0.5 % 0.75 % +0.25 %" in text
 
 
 def test_a_comparison_shows_results_settings_fingerprints_and_answers_that_differ(runs):

@@ -1,13 +1,14 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pretrainkit.report.curves import clock, loss_charts, other_charts, smooth, thin
+from pretrainkit.report.page import render
 from pretrainkit.report.run_folder import read_run
 
 values = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf])
@@ -120,13 +121,17 @@ def test_a_single_evaluation_and_counts_that_stay_0_have_no_chart(tmp_path):
     assert [chart.title for chart in other_charts([many])] == ["Score 12"]  # the cards show the others
 
 
-@pytest.mark.parametrize(("values", "is_share"), [((0.5, 1.0), True), ((50.0, 1.0), False)])
-def test_accuracies_that_are_per_cent_are_not_shares(tmp_path, values, is_share):
+def test_a_run_says_which_of_its_metrics_are_in_per_cent(tmp_path):
+    """Runs that did not record it are recognized by values above 1."""
     log = [{"step": step, "loss": 2.0} for step in (1, 2)]
-    evaluations = [{"step": step, "accuracy": value} for step, value in enumerate(values, 1)]
-    runs = [write_run(tmp_path / name, log, [], evaluations) for name in ("a", "b")]
-    for group in (runs, runs[:1]):
-        assert [chart.is_share for chart in other_charts(group)] == [is_share]
+    evaluations = [{"step": step, "accuracy": 0.5} for step in (1, 2)]
+    share, percentage, older = (write_run(tmp_path / name, log, [], evaluations) for name in ("a", "b", "c"))
+    percentage = replace(percentage, provenance={"percentages": ["*accuracy"]})
+    older.evaluations.rows[0]["accuracy"] = 1.5
+    for run, shown in ((share, "50\u00a0%"), (percentage, "0.5\u00a0%"), (older, "0.5\u00a0%")):
+        assert [chart.is_share for chart in other_charts([run])] == [run is share]
+        assert shown in render(run)
+    assert [chart.is_share for chart in other_charts([share, percentage])] == [False]
 
 
 def test_a_run_that_lacks_a_metric_has_no_line_in_its_chart(tmp_path):

@@ -47,7 +47,11 @@ def runs(
     for row in rows:
         usual = sorted(row.metrics, key="loss".__ne__)[:1]  # the loss, or else the first metric
         names = [name for name in metric if name in row.metrics] if metric else usual
-        shown = "  ".join(f"{name} {formatted(name, row.metrics[name])}" for name in names) or row.note or DASH
+        shown = (
+            "  ".join(f"{name} {formatted(name, row.metrics[name], row.percentages)}" for name in names)
+            or row.note
+            or DASH
+        )
         steps = number(row.step) if row.num_steps in (None, row.step) else f"{row.step:,} of {row.num_steps:,}"
         time = DASH if row.seconds is None else duration(row.seconds)
         lines.append(

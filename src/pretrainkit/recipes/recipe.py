@@ -44,6 +44,9 @@ class Recipe(ABC, Generic[Run]):
     directions: ClassVar[Mapping[str, str]] = DIRECTIONS
     """Maps patterns of metric names to "rises" or "falls", whichever is better. Runs record it; reports show the best
     values of these metrics."""
+    percentages: ClassVar[tuple[str, ...]] = ()
+    """Patterns of the names of metrics whose values are in per cent. Runs record it; reports show other accuracies,
+    which are in [0, 1], times 100."""
     samples_on_cpu: ClassVar[bool] = False
     """True if `sample` uses the model, or a copy of it, on the CPU; training then continues in parallel."""
 

@@ -19,7 +19,7 @@ from pretrainkit.report.tables import samples_table, section, table, yaml_like
 
 MAX_RUNS = 30
 _MAX_SAMPLES = 12
-_LOCAL_ENTRIES = ("command", "started", "folder", "directions", "sources", "resumed")
+_LOCAL_ENTRIES = ("command", "started", "folder", "directions", "percentages", "sources", "resumed")
 """Entries of the provenance that always differ between runs, or are shown in another section."""
 
 
@@ -113,21 +113,21 @@ def _metric_row(key: str, runs: Sequence[Run]) -> list[Content]:
         peers = [other for other in runs if other.config.get("recipe") == run.config.get("recipe")]
         peers = [peer for peer in peers if key in peer.held_out]
         values = [peer.held_out[key] for peer in peers]
-        first, shown = values[0], metric(key, value, values)
+        first, shown = values[0], metric(key, value, run.percentages)
         sign = {RISES: 1, FALLS: -1}.get(run.direction(key) or "", 0)
         others = [peer.held_out[key] for peer in peers if peer is not run]
         is_best = sign and math.isfinite(value)
         is_best = is_best and not any(
-            sign * other >= sign * value or metric(key, other, values) == shown for other in others
+            sign * other >= sign * value or metric(key, other, run.percentages) == shown for other in others
         )
         asides = []
         if run is not peers[0] and math.isfinite(value - first):
-            asides.append(f"{'+' if value >= first else '−'}{metric(key, abs(value - first), values)}")
+            asides.append(f"{'+' if value >= first else '−'}{metric(key, abs(value - first), run.percentages)}")
         steps, curve = run.evaluations.curve(key)
         if sign and len(curve) > 1:
             at = max(range(len(curve)), key=lambda i: (sign * curve[i], -steps[i]))
             if sign * curve[at] > sign * value:
-                asides.append(f"best {metric(key, float(curve[at]), values)} at step {number(int(steps[at]))}")
+                asides.append(f"best {metric(key, float(curve[at]), run.percentages)} at step {number(int(steps[at]))}")
         bold = tag("b", shown, class_="good") if is_best and others else shown
         cells.append(join([bold, *(tag("div", aside, class_="quiet small") for aside in asides)]))
     return cells

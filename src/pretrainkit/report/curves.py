@@ -125,13 +125,13 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
         level = as_number(run.summary.get(name))
         if level is not None:
             term = next((k for k in (*run.metrics.keys, *run.evaluations.keys) if k.endswith("lm_loss")), "loss")
-            levels_by_metric[term] += (Level(level, f"{words} {metric(term, level)}"),)
+            levels_by_metric[term] += (Level(level, f"{words} {metric(term, level, run.percentages)}"),)
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():
         for name, value in levels.items() if isinstance(levels, dict) else ():
             y = as_number(value)
             if y is not None:
-                levels_by_metric[str(key)] += (Level(y, f"{name} {metric(str(key), y)}"),)
+                levels_by_metric[str(key)] += (Level(y, f"{name} {metric(str(key), y, run.percentages)}"),)
     return dict(levels_by_metric)
 
 
@@ -222,8 +222,9 @@ def _chart(
     ]
     log_y = key == "grad_norm" and any(_has_peaks(line.ys) for line in series)
     marks.sort(key=lambda mark: mark.x)
-    values = (float(y) for line in series for y in line.ys[np.isfinite(line.ys)])
-    return Chart(name, title, series, levels, marks, log_y, not _is_loss(key), is_share(key, values))
+    shown = {line.run for line in series}
+    shares = all(is_share(key, run.percentages) for number, run in enumerate(runs) if number in shown)
+    return Chart(name, title, series, levels, marks, log_y, not _is_loss(key), shares)
 
 
 def _chart_of_run(run: Run, key: str) -> Chart:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 DASH = "–"
 _WORDS = {
@@ -88,16 +89,19 @@ def label(key: str) -> str:
     return " ".join(_WORDS.get(word, word) for word in key.split("_") if word) or key
 
 
-def is_share(key: str, values: Iterable[float] = ()) -> bool:
-    """True if a metric of this name is shown in per cent, because its values are in [0, 1]. The accuracies of some
-    tasks are per cent already, which `values` above 1 show."""
+def is_share(key: str, percentages: Iterable[str] = ()) -> bool:
+    """True if a metric of this name has values in [0, 1], which are shown in per cent. It does not match the patterns
+    `percentages`, which are those of metrics with values in per cent. Metrics of tasks, which have a slash, have the
+    units of the task."""
     is_named = key in _SHARES or key.endswith(("_accuracy", "_share", "_rate")) or key == "accuracy"
-    return is_named and not any(abs(value) > 1 for value in values)
+    return is_named and "/" not in key and not _is_percentage(key, percentages)
 
 
-def metric(key: str, value: float, among: Iterable[float] = ()) -> str:
-    """Format a metric's value in the unit that its name, and the values `among` which it is shown, imply."""
-    if is_share(key, (value, *among)):
+def metric(key: str, value: float, percentages: Iterable[str] = ()) -> str:
+    """Format a metric's value in the unit that its name implies; see `is_share`."""
+    if _is_percentage(key, percentages):
+        return f"{number(value)}\u00a0%" if math.isfinite(value) else number(value)
+    if is_share(key):
         return percent(value)
     if key.endswith("_per_second"):
         return f"{short(value)}/s"
@@ -106,3 +110,7 @@ def metric(key: str, value: float, among: Iterable[float] = ()) -> str:
     if key in ("parameters", "tokens", "examples", "flops") or key.startswith("num_"):
         return short(value) if abs(value) >= 1e5 else number(value)
     return number(value)
+
+
+def _is_percentage(key: str, percentages: Iterable[str]) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in percentages)

@@ -189,13 +189,15 @@ def _cards(run: Run) -> Markup:
         if not key.startswith("ema_"):
             average = held_out.get(f"ema_{key}")
             beside, tone = _beside(key, value, unigram)
-            beside = beside or (f"{metric(key, average)} with averaged weights" if average is not None else "")
-            cards[key] = card(metric(key, value), f"{label(key)}, held-out", beside, tone)
+            beside = beside or (
+                f"{metric(key, average, run.percentages)} with averaged weights" if average is not None else ""
+            )
+            cards[key] = card(metric(key, value, run.percentages), f"{label(key)}, held-out", beside, tone)
     for key, value in summary.items():
         is_drawn = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
         is_repeated = key == "steps" or key.removeprefix("valid_") in held_out or key in run.metrics.keys
         if not is_drawn and not is_repeated:
-            cards[key] = card(metric(key, value), label(key), *_beside(key, value, unigram))
+            cards[key] = card(metric(key, value, run.percentages), label(key), *_beside(key, value, unigram))
     last = _finite(run, "loss")[-max(1, len(run.metrics.curve("loss")[1]) // 20) :]
     if len(last):
         final = number(float(last.mean()))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,6 +98,17 @@ class Run:
         recorded = self.provenance.get("directions")
         directions = recorded if isinstance(recorded, dict) else DIRECTIONS  # older runs did not record them
         return next((direction for name, direction in directions.items() if fnmatchcase(key, name)), None)
+
+    @property
+    def percentages(self) -> tuple[str, ...]:
+        """Patterns of the names of the metrics whose values are in per cent."""
+        recorded = self.provenance.get("percentages")
+        if isinstance(recorded, list):
+            return tuple(map(str, recorded))
+        # Older runs did not record them, so their values have to tell.
+        evaluated = chain(self.held_out.items(), *(row.items() for row in self.evaluations.rows))
+        is_above_one = any(value > 1 for key, value in evaluated if key.endswith("accuracy"))
+        return ("*accuracy",) if is_above_one else ()
 
     @property
     def trained_seconds(self) -> float | None:

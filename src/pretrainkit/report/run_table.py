@@ -55,6 +55,8 @@ class RunRow:
     """Local time of the start, ISO 8601, or ''."""
     metrics: dict[str, float]
     """Last value of each held-out metric; if the run was not evaluated, of each training loss."""
+    percentages: tuple[str, ...] = ()
+    """Patterns of the names of the metrics whose values are in per cent."""
     config: dict[str, Any]
     """Maps the dotted path of each setting to its value."""
     note: str = ""
@@ -164,6 +166,7 @@ def _row(path: Path, root: Path) -> RunRow:
         num_bytes=size,
         started=str(run.provenance.get("started") or "")[:19],
         metrics=run.held_out or losses,
+        percentages=run.percentages,
         config=flatten(run.config),
     )
 

@@ -213,7 +213,11 @@ def _sources(value: Any) -> Any:
 def environment_section(run: Run) -> Markup | None:
     """Show code, machine and command: everything in the provenance except config and data. Resumes show what differs
     from the start."""
-    facts = {key: value for key, value in run.provenance.items() if key not in ("sources", "data", "directions")}
+    facts = {
+        key: value
+        for key, value in run.provenance.items()
+        if key not in ("sources", "data", "directions", "percentages")
+    }
     resumes = facts.get("resumed")
     if isinstance(resumes, list) and all(isinstance(resume, Mapping) for resume in resumes):
         facts["resumed"] = [

@@ -330,5 +330,6 @@ def _record(
         descriptions = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
         folder.event(step, "changed", "; ".join(descriptions))
     described = {"folder": str(folder.path.resolve()), "directions": dict(run.recipe.directions)}
+    described["percentages"] = list(run.recipe.percentages)
     folder.record(config, {**provenance, **described, "sources": run.origins})
     keep_tokenizer(folder, tokenizer_folder(run.recipe, config))

@@ -15,6 +15,8 @@ from pretrainkit import api
 from pretrainkit.cli.main import app, main
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.glue.answers import records_of
+from pretrainkit.report.numbers import metric
+from pretrainkit.report.run_table import run_table
 from support.glue_toys import QUICK
 
 pytestmark = pytest.mark.slow
@@ -34,7 +36,11 @@ def finished(encoder, glue, tmp_path_factory):
 
 
 def test_it_learns_classes_from_words(finished):
-    assert finished[1]["valid_accuracy"] > 90
+    accuracy = finished[1]["valid_accuracy"]
+    assert accuracy > 90
+    (row,) = run_table(finished[0])
+    assert metric("accuracy", accuracy, row.percentages) == f"{accuracy:.4g}\u00a0%"
+    assert "*accuracy" in json.loads((finished[0] / "provenance.json").read_text())["percentages"]
 
 
 def test_a_fine_tuned_run_needs_neither_encoder_nor_data_to_be_opened(finished):

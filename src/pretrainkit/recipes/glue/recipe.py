@@ -86,6 +86,7 @@ class Glue(
     config_class = GlueRun
 
     presets: ClassVar[Mapping[str, Callable[[], GlueRun]]] = PRESETS
+    percentages = ("*accuracy", "*f1", "*precision", "*recall", "*em", "*uas", "*las")
     samples_on_cpu = True
 
     def has_encoder(self, config: GlueRun) -> bool:
