@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from targets_data import picture, tar
 
+from pretrainkit.cli.main import app_of
 from pretrainkit.corpus import readers
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.data.aligned_samples import read_map
@@ -207,6 +209,18 @@ def test_a_report_of_a_run_does_not_expand_the_aliases_of_its_config(tmp_path):
     assert run.config == {}
     assert run.notes == ["config.yaml is not valid YAML and was left out"]
     assert len(render(run)) < 1_000_000
+
+
+def test_a_report_of_a_run_does_not_import_the_recipe_of_its_config(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evil_recipe.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "config.yaml").write_text("recipe: evil_recipe:RECIPE\ndata: {modules: [evil_recipe.py]}\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert read_run(tmp_path).config["recipe"] == "evil_recipe:RECIPE"
+    render(read_run(tmp_path))
+    for verb in ("report", "runs"):
+        shown = CliRunner().invoke(app_of(verb), [str(tmp_path)])
+        assert shown.exit_code == 0, shown.output
 
 
 def test_an_array_cannot_be_a_pickle():

@@ -69,6 +69,19 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
         say("cancel", run)
 
 
+def test_elastic_machines_run_as_long_as_one_of_them_does(tmp_path: Path) -> None:
+    folder = LaunchFolder(tmp_path / "run")
+    with folder.held(shared=True):
+        for pid in "12":  # the second machine leaves again
+            folder.add(Launch("local", (), (), job_ids=(pid,), elastic="1:2"))
+        folder.record_end("2", 130, "stopped by a signal", "ended")
+        shown = say("status", folder.run)
+        assert "1 rank on each of 1:2 machines" in shown
+        assert "  machines: RUNNING\n" in shown
+        assert json.loads(say("status", folder.run, "--json"))["jobs"] == {"machines": "RUNNING"}
+    assert "  machines: ended\n" in say("status", folder.run)
+
+
 def test_ranks_of_this_machine_resume_with_their_original_config_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,18 +185,24 @@ def wait_for(*paths: Path) -> None:
         time.sleep(0.05)
 
 
-def test_an_elastic_machine_shares_the_run_and_ends_when_it_is_cancelled(folder: Path) -> None:
+def test_an_elastic_machine_shares_the_run_reports_a_killed_rank_and_ends_when_it_is_cancelled(folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         meet = f"localhost:{probe.getsockname()[1]}"
     code = (
         "import sys; from pathlib import Path; from pretrainkit.launch.local import Launch, launch_local; "
-        "launch = Launch('local', (), ('wait', sys.argv[1]), elastic='1:1', meet=sys.argv[2], world_sizes=(1,)); "
-        "sys.exit(launch_local(launch, Path(sys.argv[1], 'run'), module='trivial_rank'))"
+        "launch = Launch('local', (), ('wait', sys.argv[1]), max_restarts=1, elastic='1:1', meet=sys.argv[2], "
+        "world_sizes=(1,)); sys.exit(launch_local(launch, Path(sys.argv[1], 'run'), module='trivial_rank'))"
     )
-    launcher = subprocess.Popen([sys.executable, "-c", code, str(folder), meet], stdout=subprocess.DEVNULL)
+    with open(folder / "errors", "w") as errors:
+        words = [sys.executable, "-c", code, str(folder), meet]
+        launcher = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
     wait_for(folder / "ready-0")
+    (folder / "ready-0").unlink()
     run = LaunchFolder(folder / "run")
+    os.kill(int(rank_file(run.rank_logs()[0].parent, 0, "pid").read_text()), signal.SIGKILL)
+    wait_for(folder / "ready-0")  # its agent has started it again
+    assert (folder / "errors").read_text().startswith("error: rank 0 was killed by SIGKILL, which the system sends")
     run.require_free(shared=True)
     with pytest.raises(InputError, match="another launcher"):
         run.require_free()

@@ -136,6 +136,12 @@ def test_t5x_factors(factors, values):
     assert {step: pytest.approx(rate(step), rel=1e-3, abs=2e-9) for step in values} == values
 
 
+def test_t5x_factors_without_warm_up():
+    """T5X's own rsqrt_decay has no value at step 0 then; ours begins as at step 1."""
+    for factors in ("linear_warmup * rsqrt_decay", "linear_warmup * rsqrt_normalized_decay"):
+        assert [t5x(factors, warmup=0)(step) for step in (0, 1, 4)] == [1.0, 1.0, 0.5]
+
+
 def test_t5x_steps_can_be_counted_from_a_later_one():
     rate, later = t5x("constant * linear_warmup"), t5x("constant * linear_warmup", step_offset=5000, min_lr=0.001)
     assert later(0) == later(5000) == 0.001

@@ -76,11 +76,14 @@ def status(
 
 def _show_status(folder: LaunchFolder, as_json: bool) -> None:
     run, launch, checkpoint, attempts = folder.run, folder.last(), folder.newest_checkpoint, folder.attempts()
-    states = {job_id: _state(folder, launch.kind, job_id) for job_id in launch.job_ids}
+    # Elastic machines have a launcher each, and the newest one may have left while others train.
+    names = ("machines",) if launch.elastic else launch.job_ids
+    states = {name: _state(folder, launch.kind, name) for name in names}
     row = {
         "run": str(run),
         "kind": launch.kind,
         "ranks": launch.world_size,
+        "elastic": launch.elastic,
         "command": ["pretrainkit", *launch.words],
         "jobs": states,
         "checkpoint": checkpoint,
@@ -90,10 +93,14 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
     if as_json:
         print(json.dumps(row))
         return
-    print(f"{run}: {launch.kind}, {launch.world_size} ranks, commit {launch.code.get('git') or 'unknown'}")
+    ranks = "1 rank" if launch.world_size == 1 else f"{launch.world_size} ranks"
+    if launch.elastic:
+        ranks += f" on each of {launch.elastic} machines"
+    print(f"{run}: {launch.kind}, {ranks}, commit {launch.code.get('git') or 'unknown'}")
     print(f"  {shlex.join(['pretrainkit', *launch.words])}")
-    for job_id, state in states.items():
-        print(f"  {'process' if launch.kind == 'local' else 'job'} {job_id}: {state}")
+    for name, state in states.items():
+        label = name if launch.elastic else f"{'process' if launch.kind == 'local' else 'job'} {name}"
+        print(f"  {label}: {state}")
     print(f"  newest checkpoint: {checkpoint or 'none yet'}")
     for row in attempts:
         print(f"  ended with {row['code']} ({row['cause']}) after {row['checkpoint']}: {row['then']}")

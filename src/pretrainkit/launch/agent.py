@@ -60,17 +60,29 @@ def main() -> None:
         max_restarts=int(restarts),
         logs_specs=DefaultLogsSpecs(os.devnull),  # ranks have logs; otherwise a folder stays in /tmp
     )
+    _report_killed_ranks()
     try:
         elastic_launch(config, sys.executable)("-m", "pretrainkit.launch.rank", *words)
-    except ChildFailedError as error:
-        folder = Path(os.environ[LOG_FOLDER])
-        for rank, failure in error.failures.items():
+    except (ChildFailedError, SignalException):
+        sys.exit(1)
+
+
+def _report_killed_ranks() -> None:
+    """Let torch's agent report at once why a rank was killed: elastic agents start their ranks again by themselves."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    monitor, folder = LocalElasticAgent._monitor_workers, Path(os.environ[LOG_FOLDER])
+
+    def reporting(agent: Any, worker_group: Any) -> Any:
+        result = monitor(agent, worker_group)
+        for rank, failure in result.failures.items():
             reason = _REASONS.get(-failure.exitcode)
-            if reason is not None and not rank_file(folder, rank, "exit").exists():
+            # A rank that wrote its exit code was ended on purpose. Ranks of this machine number their files from 0.
+            if reason is not None and not rank_file(folder, failure.local_rank, "exit").exists():
                 print(f"error: rank {rank} was killed by {failure.signal_name()}, {reason}", file=sys.stderr)
-        sys.exit(1)
-    except SignalException:
-        sys.exit(1)
+        return result
+
+    LocalElasticAgent._monitor_workers = reporting  # type: ignore[method-assign]
 
 
 def _meeting_on_this_machine(parameters: Any) -> Any:
