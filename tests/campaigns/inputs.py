@@ -37,6 +37,11 @@ def make_corpus(root: Path, out: Path) -> None:
     succeed("corpus", "shards", *texts, "--out", out, "--num-shards", 3, "--heldout", 0.1, "--workers", 1)
 
 
+def make_packed(root: Path, out: Path) -> None:
+    out.mkdir()
+    succeed("corpus", "pack", root / "corpus", "--out", out / "corpus.tar")
+
+
 def make_words(root: Path, out: Path) -> None:
     out.mkdir()
     succeed("corpus", "count-words", root / "corpus/train/*.jsonl", "--out", out / "words.tsv", "--workers", 1)
@@ -135,6 +140,10 @@ def make_t5_run(root: Path, out: Path) -> None:
 def make_bert_run(root: Path, out: Path) -> None:
     data = (f"data.train={root}/tokens/train", f"data.valid={root}/tokens/valid")
     succeed("train", *BERT, *data, "--out", out)
+
+
+def make_exported(root: Path, out: Path) -> None:
+    succeed("export", root / "bert_run", "--out", out)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ same --results continues after them. The folders of failed trials are kept in --
 """
 
 import argparse
+import contextlib
 import gc
 import importlib
 import json
@@ -22,12 +23,15 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faults
 from compare import differences
 from processes import SOURCE, TESTS, Ended, Plan, revision, run_command, with_disk_faults
 from stages import STAGES, Stage
+
+if TYPE_CHECKING:
+    from support.hub_server import ServedHub
 
 _MOST_NOTED = 10
 """Largest number of problems of a trial in the results."""
@@ -50,6 +54,8 @@ class Campaign:
         self.has_faults = False
         """True: faults in place of kills."""
         self.references: dict[str, tuple[float, Counter[str]]] = {}
+        self.at_end = contextlib.ExitStack()
+        self.hub: ServedHub | None = None
 
     def row(self, stage: str) -> dict[str, Any]:
         """Results of a stage under this seed."""
@@ -76,15 +82,17 @@ class Campaign:
             trial, life = self._fresh(name, "trial")
             trace = life / "trace"
             ended = self._run(stage, trial, life, trace=trace)
+            self._write_uploaded(trial)
             if ended.code or "Traceback" in ended.err:
                 raise CampaignError(f"{name}: undisturbed, it ended with {ended.code}\n{ended.out}{ended.err}")
             # Again, in another folder of the same name: a difference now would also be there without a kill.
             reference = trial.with_name("reference")
             shutil.rmtree(reference, ignore_errors=True)
             trial.rename(reference)
-            kinds = Counter(line.split(" ")[0] for line in trace.read_text().splitlines())
+            operations = trace.read_text().splitlines() if trace.is_file() else []
+            kinds = Counter(line.split(" ")[0] for line in operations)
             if self.has_faults:
-                kinds["updates"] = trace.read_text().splitlines().count("call Trainer._update")
+                kinds["updates"] = operations.count("call Trainer._update")
                 kinds += faults.counts_of(life / "struck.counts")
             self.references[name] = ended.seconds, kinds
         return self.references[name]
@@ -114,6 +122,7 @@ class Campaign:
             if ended.code == 0 and plan.target != "child":
                 break
         ended = self._run(stage, trial, life)
+        self._write_uploaded(trial)
         changed = differences(trial, trial.with_name("reference"))
         if changed or not _is_refused(ended):
             problems += [f"run again: {text}" for text in _complaints(ended, None)]
@@ -192,14 +201,28 @@ class Campaign:
         for path in (trial, life):
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)
+        if STAGES[name].has_hub and self.hub is None:
+            from support.hub_server import served_hub
+
+            self.hub = self.at_end.enter_context(served_hub(self.work))
+        if self.hub is not None:
+            self.hub.stored.clear()
         for copied in STAGES[name].copies:
             shutil.copytree(self.work / "inputs" / copied, trial / copied)
         return trial, life
 
+    def _write_uploaded(self, trial: Path) -> None:
+        """Write what the hub has, to be compared."""
+        for name, content in (self.hub.stored if self.hub else {}).items():
+            (trial / "hub" / name).parent.mkdir(parents=True, exist_ok=True)
+            (trial / "hub" / name).write_bytes(content)
+
     def _run(self, stage: Stage, trial: Path, life: Path, **options: Any) -> Ended:
         words = [word.replace("{in}", str(self.work / "inputs")) for word in stage.words]
         roots = [trial, self.work / "inputs"] if self.has_faults else None
-        ended = run_command(words, trial, life, is_cold=self.is_cold, roots=roots, **options)
+        hub = self.hub.environment if self.hub and stage.has_hub else {}
+        variables = {name: value for name, value in hub.items() if name.startswith("HF_")}
+        ended = run_command(words, trial, life, is_cold=self.is_cold, roots=roots, variables=variables, **options)
         if self.is_verbose:
             print(f"  {options.get('plan')}: {ended.code} in {ended.seconds:.1f} s", flush=True)
         return ended
@@ -212,7 +235,7 @@ class Campaign:
             script = Path(__file__).with_name("inputs.py")
             ended = run_command([str(inputs), need], inputs, life, script=script)
             if ended.code:
-                raise CampaignError(f"the input {need} could not be made\n{ended.out}{ended.err}")
+                raise CampaignError(f"the input {need} could not be made, {ended.code}\n{ended.out}{ended.err}")
             (inputs / f".{need}").touch()
 
 

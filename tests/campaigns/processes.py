@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -77,18 +78,20 @@ def run_command(
     script: Path | None = None,
     rng: random.Random | None = None,
     roots: list[Path] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run `pretrainkit WORDS...` in `folder`, whose operations count for the plan, and wait for it.
 
     `life`: a folder for output, temporary files and caches. `is_cold`: start a new Python; otherwise this process,
     which has loaded torch but nothing of pretrainkit, forks, which saves three seconds. `script`: a Python file to run
-    in place of pretrainkit. `roots`: folders whose files have faults, in place of `folder`.
+    in place of pretrainkit. `roots`: folders whose files have faults, in place of `folder`. `variables`: more of the
+    environment.
     """
     (life / "tmp").mkdir(parents=True, exist_ok=True)
     marker = life / "struck"
     for path in (marker, life / "struck.counts", life / "out", life / "err"):
         path.unlink(missing_ok=True)
-    environment = environment_of(folder, life)
+    environment = {**environment_of(folder, life), **(variables or {})}
     if DISK in environment.get("LD_PRELOAD", "") and (plan is None or plan.fault):
         environment["CAMPAIGN_DISK"] = _disk(plan, marker, roots or [folder])
     if plan is not None and plan.fault == "NaN":

@@ -60,6 +60,8 @@ class Stage(NamedTuple):
     """Inputs that the command changes; each trial has a copy of its own."""
     has_children: bool = False
     """True if the command starts processes."""
+    has_hub: bool = False
+    """True if the command uploads to a hub; what the hub then has is compared, too."""
     share: float = 1.0
     """Share of the kills, compared with a stage of one process: less for stages that take long."""
 
@@ -148,6 +150,25 @@ STAGES = {
     "corpus count-words": Stage(
         ("corpus", "count-words", "{in}/corpus/train/*.jsonl", "--workers", "1", "--out", "out"), _TEXT[:2]
     ),
+    "corpus books": Stage(("corpus", "books", "{in}/text/*.txt", "--workers", "1", "--out", "out"), ("text",)),
+    "corpus stats": Stage(
+        ("corpus", "stats", "{in}/text/*.jsonl", "--workers", "1", "--page", "out.html", "--title", "t"), ("text",)
+    ),
+    "corpus corrupt": Stage(
+        (
+            "corpus",
+            "corrupt",
+            "{in}/rows/rows.jsonl",
+            "--column",
+            "text",
+            "--attack",
+            "inner-swap",
+            "--out",
+            "out.jsonl",
+        ),
+        ("rows",),
+    ),
+    "corpus unpack": Stage(("corpus", "unpack", "{in}/packed/corpus.tar", "--out", "out"), (*_TEXT[:2], "packed")),
     "corpus pack": Stage(("corpus", "pack", "{in}/corpus", "--out", "out.tar"), _TEXT[:2]),
     "corpus bert-text": Stage(("corpus", "bert-text", "{in}/corpus/train", "--out", "out"), _TEXT[:2]),
     "tokenizer train": Stage(
@@ -172,6 +193,15 @@ STAGES = {
         ),
         (*_TEXT[:2], "font"),
     ),
+    "render, pushed": Stage(
+        (
+            *("render", "{in}/corpus", "--renderer", "{in}/font/latin.ttf", "--max-patches", "30", "--workers", "1"),
+            *("--shard-characters", "1500", "--push", "someone/set"),
+        ),
+        (*_TEXT[:2], "font"),
+        has_hub=True,
+    ),
+    "data push": Stage(("data", "push", "{in}/corpus", "someone/set"), _TEXT[:2], has_hub=True),
     "renderer make": Stage(("renderer", "make", "{in}/font/latin.ttf", "--out", "out"), ("font",)),
     "tasks cache": Stage(
         (
@@ -181,6 +211,7 @@ STAGES = {
         ("tasks",),
     ),
     "data pack": Stage(("data", "pack", "{in}/pairs/set", "--shard-size", "5KB", "--out", "out"), ("pairs",)),
+    "data captions": Stage(("data", "captions", "{in}/pairs/set", "--out", "out.jsonl"), ("pairs",)),
     "corpus tokenize-images": Stage(
         ("corpus", "tokenize-images", "{in}/image_run", "images/train", "images/valid", "--crops", "2"),
         ("images", "image_run"),
@@ -188,6 +219,7 @@ STAGES = {
     ),
     "export": Stage(("export", "{in}/bert_run", "--out", "out"), _BERT_RUN),
     "export, safetensors": Stage(("export", "{in}/bert_run", "--format", "safetensors", "--out", "out"), _BERT_RUN),
+    "import": Stage(("import", "{in}/exported", "--out", "out"), (*_BERT_RUN, "exported")),
     "report": Stage(("report", "{in}/bert_run", "--out", "out.html"), _BERT_RUN),
     "infer": Stage(
         (

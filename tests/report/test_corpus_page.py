@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.corpus import app
-from pretrainkit.errors import DataError
+from pretrainkit.errors import InputError
 from pretrainkit.report.corpus_page import render_corpus
 
 LONG = (
@@ -89,7 +89,7 @@ def test_an_empty_corpus_has_a_page_and_a_page_that_cannot_be_written_is_reporte
     result = CliRunner().invoke(
         app, ["stats", str(tmp_path / "empty.jsonl"), "--page", str(tmp_path / "file" / "page.html")]
     )
-    assert isinstance(result.exception, DataError)
+    assert isinstance(result.exception, InputError)
 
 
 def test_any_text_is_shown_as_text():

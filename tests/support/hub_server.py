@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,7 +56,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _body(self):
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionError("the client ended")
+        return body
+
+    def handle(self):
+        with suppress(ConnectionError):
+            super().handle()
 
     def do_HEAD(self):
         self.do_GET()
@@ -127,13 +135,15 @@ class _Handler(BaseHTTPRequestHandler):
             if self.failures:
                 self._answer({"error": "busy"}, self.failures.pop())
                 return
+            added = {}
             for line in body.splitlines():
                 entry = json.loads(line)
                 value = entry["value"]
                 if entry["key"] == "file":
-                    self.stored[value["path"]] = base64.b64decode(value["content"])
+                    added[value["path"]] = base64.b64decode(value["content"])
                 elif entry["key"] == "lfsFile":
-                    self.stored[value["path"]] = self.objects[value["oid"]]
+                    added[value["path"]] = self.objects[value["oid"]]
+            self.stored.update(added)
             host = f"http://{self.headers['Host']}"
             self._answer({"commitUrl": f"{host}/datasets/someone/set/commit/1", "commitOid": "1", "success": True})
             self.commits.append(len(self.stored))

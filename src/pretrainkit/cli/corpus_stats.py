@@ -31,12 +31,10 @@ def stats(
     json_output: Json = False,
 ) -> None:
     """Count documents, words, bytes and duplicates, and show the distribution of lengths."""
-    import tempfile
-
     from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
     from pretrainkit.corpus.minhash import MinHash
     from pretrainkit.corpus.stats import corpus_stats, language_counts
-    from pretrainkit.files.manifest import explained_write_errors
+    from pretrainkit.files.outputs import folder_beside
     from pretrainkit.files.sources import find_sources
     from pretrainkit.report.corpus_page import write_corpus_page
     from pretrainkit.workers.engine import LOCAL, StageRunner
@@ -47,16 +45,13 @@ def stats(
         options: dict[str, Any] = {"text_key": text_key, "max_bad": max_bad, "workers": workers}
         result = corpus_stats(sources, **options, progress=progress, num_sampled=_NUM_SAMPLED if page else 0)
         if page is not None:
-            with explained_write_errors(page):
-                page.parent.mkdir(parents=True, exist_ok=True)
-                folder = tempfile.TemporaryDirectory(dir=page.parent, prefix=f".{page.name}.")
-            with folder:
+            with folder_beside(page) as folder:
                 progress.note("looking for near duplicates")
                 runner, rule = (
                     StageRunner(LOCAL, options.pop("workers"), DEFAULT_MEMORY, Quiet()),
                     DuplicateRule(minhash=MinHash()),
                 )
-                duplicates = find_duplicates(sources, Path(folder.name), rule, runner=runner, **options)
+                duplicates = find_duplicates(sources, folder, rule, runner=runner, **options)
             result["num_near_duplicates"] = duplicates.num_dropped - result["num_duplicates"]
             label, counts = language_counts(text for text, _ in result["sample"])
             if label == "script":

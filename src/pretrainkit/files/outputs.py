@@ -59,19 +59,28 @@ def new_file(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _aside(out: Path) -> Iterator[Path]:
-    """Create a temporary folder beside `out`, and remove it at the end, also after Ctrl-C and exceptions."""
-    folder, lock = _folder_beside(out)
+def folder_beside(out: Path) -> Iterator[Path]:
+    """Create a temporary folder beside `out`, and remove it at the end, also after Ctrl-C and exceptions. Raises
+    InputError if it cannot be written, and RunError if the disk is full."""
+    folder, lock = _locked_folder(out)
     try:
         yield folder
-    except OSError as error:
-        raise _unwritable(out, error) from None
-    except (InputError, RunError) as error:
-        error.args = (str(error).replace(str(folder), str(out)),)  # folders that were created in the temporary one
-        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+@contextmanager
+def _aside(out: Path) -> Iterator[Path]:
+    """Create a temporary folder like `folder_beside`. Errors name `out` instead of it."""
+    with folder_beside(out) as folder:
+        try:
+            yield folder
+        except OSError as error:
+            raise _unwritable(out, error) from None
+        except (InputError, RunError) as error:
+            error.args = (str(error).replace(str(folder), str(out)),)  # folders that were created in the temporary one
+            raise
 
 
 def _unwritable(out: Path, error: OSError) -> InputError | RunError:
@@ -86,7 +95,7 @@ def _unwritable(out: Path, error: OSError) -> InputError | RunError:
     return RunError(message) if number in NO_SPACE else InputError(message)
 
 
-def _folder_beside(out: Path) -> tuple[Path, int]:
+def _locked_folder(out: Path) -> tuple[Path, int]:
     """Create a locked folder with a random name beside `out`, with the mode that the umask sets. Return it and the
     descriptor that holds its lock. Remove such folders of killed processes."""
     try:

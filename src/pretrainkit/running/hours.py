@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any
 
 from pretrainkit.config.loader import Origins, flatten, nested
 from pretrainkit.errors import InputError
-from pretrainkit.files.manifest import explained_write_errors
+from pretrainkit.files.outputs import folder_beside
 from pretrainkit.running.configs import recorded_config
 from pretrainkit.running.run import num_ranks, run_training
 from pretrainkit.training.folder import RunFolder
@@ -164,11 +163,8 @@ def _measure(config: RunConfig, hours: float, out: Path, watcher: Watcher, devic
         log={"every_steps": 1, "tensorboard": False, "wandb": "off"},  # logging waits for the device
     )
     clock = _Clock(seconds)
-    with explained_write_errors(out):
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        temporary = tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=f".{out.name}-trial-")
-    with temporary as folder, suppress(_TrialEnded):
-        run_training(trial, RunFolder(Path(folder) / "run"), {}, clock, device, resuming=False)
+    with folder_beside(out.absolute()) as folder, suppress(_TrialEnded):
+        run_training(trial, RunFolder(folder / "run"), {}, clock, device, resuming=False)
     if not has_limit:
         clock.max_steps = _MAX_STEPS
     return clock
