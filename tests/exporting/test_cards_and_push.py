@@ -108,6 +108,14 @@ def test_the_card_names_the_checkpoint_that_a_run_started_from(tmp_path, monkeyp
     assert f"| initial weights | `first, {checkpoint.name}` |" in cards[2]
 
 
+def test_cells_of_a_card_may_have_any_name_and_no_number(tmp_path):
+    copy("bert", tmp_path / "run")
+    summary = tmp_path / "run/summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_bytes()), "valid_a|b": None}))
+    pk.export(tmp_path / "run", "safetensors", tmp_path / "out")
+    assert "| a\\|b | not finite |" in (tmp_path / "out/README.md").read_text("utf-8")
+
+
 def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):
     copy("bert", tmp_path / "run")
     pk.export(tmp_path / "run", "safetensors", tmp_path / "first")

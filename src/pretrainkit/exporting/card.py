@@ -5,6 +5,7 @@ hardware. What only the author knows (the licence, intended use, limitations) is
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -138,8 +139,13 @@ def _training(config: RunConfig, run: Path) -> str:
         )
     rows["hardware"] = f"{provenance.get('cores', '?')} CPU cores, {provenance.get('platform', 'unknown platform')}"
     rows["software"] = ", ".join(f"{name} {version}" for name, version in provenance.get("packages", {}).items())
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    return f"## Training\n\nFingerprints identify the data; paths are left out.\n\n| | |\n|---|---|\n{table}"
+    return f"## Training\n\nFingerprints identify the data; paths are left out.\n\n| | |\n|---|---|\n{_table(rows)}"
+
+
+def _table(rows: Mapping[str, object]) -> str:
+    """Return rows of a Markdown table. A `|` in a cell, such as in the name of a run, would end the cell."""
+    escaped = ((name.replace("|", "\\|"), str(value).replace("|", "\\|")) for name, value in rows.items())
+    return "\n".join(f"| {name} | {value} |" for name, value in escaped)
 
 
 def _origin(path: Path, step: int | None) -> str:
@@ -156,10 +162,11 @@ def _results(config: RunConfig, run: Path) -> str:
         return "## Evaluation\n\nThe run had no held-out data."
     num_examples = getattr(config.evaluate, "num_examples", None)
     held_out = "all held-out examples" if num_examples is None else f"at most {num_examples:,} held-out examples"
-    table = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
+    # A summary has null for values that are not finite.
+    numbers = {name: "not finite" if value is None else f"{value:.4f}" for name, value in metrics.items()}
     return (
         f"## Evaluation\n\nOn {held_out} of the run's data, after step {summary['steps']:,}.\n\n"
-        f"| metric | value |\n|---|---|\n{table}"
+        f"| metric | value |\n|---|---|\n{_table(numbers)}"
     )
 
 
