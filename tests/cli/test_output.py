@@ -1,10 +1,16 @@
 """Output for machines: --json, YAML that reads back, and the list of recipes with a broken recipe."""
 
+import io
 import json
+import math
+import sys
 
 import pytest
 
 import pretrainkit
+from pretrainkit.cli.main import main
+from pretrainkit.cli.options import print_json
+from pretrainkit.cli.progress import JsonWatcher
 from pretrainkit.config.loader import flatten
 from pretrainkit.recipes import registry
 from pretrainkit.recipes.registry import Recipes, find_recipe
@@ -123,3 +129,34 @@ def test_a_broken_plugin_does_not_keep_others_from_working(cli, tmp_path):
     assert "did you mean bert/tiny" in cli("train", "bert-tiny").err
     assert "no recipe reads" not in cli("import", str(tmp_path), "--out", str(tmp_path / "out")).err
     assert "shaky" not in cli("finetune", "cola", "--from", str(tmp_path)).err
+
+
+def test_printed_json_has_no_nan(capsys):
+    JsonWatcher().logged(3, {"loss": math.nan, "lr": 0.5})
+    assert json.loads(capsys.readouterr().out) == {"event": "metrics", "step": 3, "loss": None, "lr": 0.5}
+    print_json([{"a": {"b": (math.inf, 1)}}])
+    assert json.loads(capsys.readouterr().out) == [{"a": {"b": [None, 1]}}]
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "ü"), ("ascii", "\\u00fc")])
+def test_printed_json_escapes_characters_that_cannot_be_shown(monkeypatch, encoding, shown):
+    for value in ("ü", "ü\udce9"):  # the second has a byte of a path that is not UTF-8
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        print_json(value)
+        raw = sys.stdout.buffer.getvalue().decode()
+        assert json.loads(raw) == value
+        assert value != "ü" or shown in raw
+
+
+def test_text_with_characters_that_cannot_be_shown_is_printed(monkeypatch, tmp_path):
+    folder = tmp_path / "ü"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("recipe: bert\n", "utf-8")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    monkeypatch.setattr(sys, "argv", ["pretrainkit", "runs", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    sys.stdout.flush()
+    assert not end.value.code
+    assert b"\\xfc" in sys.stdout.buffer.getvalue()

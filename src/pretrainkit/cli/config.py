@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import ConfigSource, Json
+from pretrainkit.cli.options import ConfigSource, Json, print_json
 from pretrainkit.config.base import shown
 from pretrainkit.config.docs import json_schema, to_commented_yaml
 from pretrainkit.config.loader import ABSENT, difference, flatten
@@ -47,7 +46,7 @@ def show(
             )
         part, tree = getattr(part, name), tree[name]
     if json:
-        print(dumps(tree, indent=2, ensure_ascii=False))
+        print_json(tree, indent=2)
     elif origins:
         prefix = f"{under}." if under else ""
         for path, value in flatten(tree).items():
@@ -70,7 +69,7 @@ def check(
     api.check_config(resolved.config, nproc, resolved.origins)
     check_initial(resolved.config)
     if json:
-        print(dumps({"source": source, "ranks": nproc, "notes": list(resolved.notes())}))
+        print_json({"source": source, "ranks": nproc, "notes": list(resolved.notes())})
         return
     for note in resolved.notes():
         print(note)
@@ -87,7 +86,7 @@ def diff(
     differences = difference([config_values(source) for source in (first, second)])
     if json:
         absent = {path: [None if value is ABSENT else value for value in pair] for path, pair in differences.items()}
-        print(dumps(absent, indent=2, ensure_ascii=False))
+        print_json(absent, indent=2)
         return
     rows = [
         (path, *(value if value is ABSENT else shown(value) for value in pair)) for path, pair in differences.items()
@@ -103,7 +102,7 @@ def diff(
 def schema(recipe: Annotated[str, Argument(help="Name of the recipe.")], json: Json = False) -> None:
     """Print the JSON schema of a recipe's YAML files, for editors that check them. It is JSON with or without
     --json."""
-    print(dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
+    print_json(json_schema(find_recipe(recipe).config_class), indent=2)
 
 
 @app.command("import")
@@ -151,7 +150,7 @@ def import_file(
     if json:
         answer = {name: getattr(imported, name) for name in ("command", "weights_command", "without_effect", "notes")}
         values = None if config is None else config.model_dump(mode="json")
-        print(dumps({"out": written, "config": values, **answer}, ensure_ascii=False))
+        print_json({"out": written, "config": values, **answer})
     elif config is None:
         same = shlex.join(("pretrainkit", *imported.command))
         print(f"{file} needs no config here; the equivalent command is:\n  {same}")

@@ -1,6 +1,5 @@
 """`pretrainkit corpus`: turn raw files into shuffled, checksummed shards; count words; print statistics."""
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from pretrainkit.cli.corpus_options import (
     shown_progress,
 )
 from pretrainkit.cli.corpus_stats import stats
-from pretrainkit.cli.options import Averaged, Device, Execution, Json, MaxBad, TextKey, print_path, shard_of
+from pretrainkit.cli.options import Averaged, Device, Execution, Json, MaxBad, TextKey, print_json, print_path, shard_of
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.corpus.books import BookCleaning
@@ -380,7 +379,7 @@ def count_words(
             sys.stdout.flush()
             return
     if json_output:
-        typer.echo(json.dumps(manifest, ensure_ascii=False))
+        print_json(manifest)
     else:
         typer.echo(f"{out}: {manifest['num_distinct_words']:,} different words, {manifest['num_words']:,} in all")
     echo_skipped(manifest["skipped"])
@@ -440,7 +439,7 @@ def unpack(
 
 def _print_contents(place: Path, contents: dict[str, list[dict[str, int]]], json_output: bool) -> None:
     if json_output:
-        typer.echo(json.dumps(contents, ensure_ascii=False))
+        print_json(contents)
         return
     files = contents["files"]
     total = sum(entry["num_bytes"] for entry in files)
@@ -532,7 +531,7 @@ def tokenize_images(
                 progress=progress,
             )
             if json_output:
-                typer.echo(json.dumps(manifest))
+                print_json(manifest)
             else:
                 typer.echo(
                     f"{manifest['folder']}: {manifest['written']} written, {manifest['kept']} kept; "

@@ -1,6 +1,5 @@
 """Options and output that the commands of `pretrainkit corpus` share."""
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import SKIPPED, Execution
+from pretrainkit.cli.options import SKIPPED, Execution, print_json
 from pretrainkit.cli.settings_options import changed
 from pretrainkit.cli.stages import VERBOSITY, amount, shown_stages
 from pretrainkit.corpus.build_settings import BuildSettings
@@ -56,7 +55,7 @@ def build_shards(
 def report_corpus(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
     """Print what was written, split by split."""
     if json_output:
-        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        print_json(manifests)
         return
     for split, manifest in manifests.items():
         folder = out / split if len(manifests) > 1 or (out / split).is_dir() else out

@@ -1,6 +1,5 @@
 """`pretrainkit corpus stats`: statistics of a corpus, in numbers and as a page."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 from typer import Option
 
 from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named, shown_progress
-from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
+from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers, print_json
 
 _NUM_SAMPLED = 1000
 
@@ -61,7 +60,7 @@ def stats(
             result["languages"] = {"of": label, "counts": counts}
             write_corpus_page(result, page, title=title or ", ".join(inputs or ()))
     if json_output:
-        typer.echo(json.dumps({key: value for key, value in result.items() if key != "sample"}, ensure_ascii=False))
+        print_json({key: value for key, value in result.items() if key != "sample"})
         return
     for key, value in result.items():
         if isinstance(value, int):

@@ -1,6 +1,5 @@
 """`pretrainkit data`: check data, pack image-text pairs into tars, extract captions, upload finished data."""
 
-import json
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Branch, DryPush, Json, Private, print_path, print_upload
+from pretrainkit.cli.options import Branch, DryPush, Json, Private, print_json, print_path, print_upload
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import DataError, InputError, MissingSplitError, import_optional
 
@@ -103,7 +102,7 @@ def check(
     except DataError as error:
         held_out = str(error)
     if json_output:
-        typer.echo(json.dumps({"sets": results, "held_out": held_out}, ensure_ascii=False))
+        print_json({"sets": results, "held_out": held_out})
     else:
         for result in results:
             _show(result)
@@ -143,7 +142,7 @@ def _check_config(
     if page is not None:
         write_data_page(asdict(report), page, title=source, recipe=config.recipe)
     if json_output:
-        typer.echo(json.dumps(asdict(report), ensure_ascii=False))
+        print_json(asdict(report))
     else:
         for problem in report.problems[:_MOST_PROBLEMS]:
             typer.echo(f"problem: {problem}")
@@ -198,7 +197,7 @@ def pack(
             parts, out, shard_bytes=parse_bytes(shard_size), max_bad=max_bad, heldout=heldout, progress=progress
         )
     if json_output:
-        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        print_json(manifests)
         return
     for part, manifest in manifests.items():
         typer.echo(

@@ -1,7 +1,6 @@
 """`pretrainkit demo`."""
 
 from importlib import import_module
-from json import dumps
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from pretrainkit.cli.options import print_json
 from pretrainkit.demo.catalogue import DEFAULT, DEMOS, TAKERS
 from pretrainkit.errors import InputError
 
@@ -67,4 +67,4 @@ def demo(
     module = import_module(f"pretrainkit.demo.{name}")
     result = module.run_demo(folder, num_steps or DEMOS[name].num_steps, seed, **given)
     if json:
-        print(dumps(result))
+        print_json(result)

@@ -1,7 +1,7 @@
 """`pretrainkit doctor`."""
 
 from pretrainkit import api
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Json, print_json
 
 _MARKS = {"good": "ok", "limited": "part", "missing": "none", "broken": "BAD"}
 
@@ -13,10 +13,9 @@ def doctor(as_json: Json = False) -> None:
     """
     findings = api.diagnose()
     if as_json:
-        import json
         from dataclasses import asdict
 
-        print(json.dumps([asdict(finding) for finding in findings]))
+        print_json([asdict(finding) for finding in findings])
         return
     width = max(len(finding.name) for finding in findings)
     for finding in findings:

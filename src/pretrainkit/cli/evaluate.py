@@ -1,7 +1,6 @@
 """`pretrainkit evaluate`."""
 
 from collections.abc import Mapping
-from json import dumps
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged, Data, Device, Json, data_settings, renamed
+from pretrainkit.cli.options import Averaged, Data, Device, Json, data_settings, print_json, renamed
 from pretrainkit.cli.progress import evaluation_line
 from pretrainkit.errors import InputError
 
@@ -64,8 +63,10 @@ def evaluate(
             )
 
         def tell(step: int, metrics: Mapping[str, float]) -> None:
-            line = dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
-            print(line, flush=True)
+            if json:
+                print_json({"step": step, **metrics})
+            else:
+                print(f"step {step:>7,}  {evaluation_line(metrics)}", flush=True)
 
         api.evaluate_checkpoints(path, held_out, settings, out=out, progress=tell, **options)
         return
@@ -73,7 +74,7 @@ def evaluate(
         raise InputError(f"--out {out} has an effect only with --all-checkpoints\n  leave it out")
     metrics = api.evaluate(path, held_out, settings, csv=csv, **options)
     if json:
-        print(dumps(metrics))
+        print_json(metrics)
     else:
         for name, value in sorted(metrics.items()):
             print(f"{name} = {value:.6f}")

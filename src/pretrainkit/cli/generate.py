@@ -1,14 +1,13 @@
 """`pretrainkit generate`."""
 
 import sys
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged, Decoding, Device
+from pretrainkit.cli.options import Averaged, Decoding, Device, print_json
 from pretrainkit.cli.settings_options import with_settings
 
 
@@ -95,4 +94,7 @@ def generate(
     given_options["out"] = out or (Path("generated") if is_chain else None)
     options = {name: value for name, value in given_options.items() if value is not None}
     for answer in api.generate(path, prompts, averaged=averaged, device=device, **options):
-        print(dumps(answer, ensure_ascii=False) if json else answer["text"])
+        if json:
+            print_json(answer)
+        else:
+            print(answer["text"])

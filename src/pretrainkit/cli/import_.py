@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Json, print_path
+from pretrainkit.cli.options import Json, print_json, print_path
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _show(imported: ImportedModel, as_json: bool) -> None:
             ours: {"name": theirs, "shape": list(imported.state[ours].shape)} for ours, theirs in imported.names.items()
         }
         model = imported.config.model_dump(mode="json")["model"]
-        print(json.dumps({"tensors": tensors, "step": imported.step, "model": model}))
+        print_json({"tensors": tensors, "step": imported.step, "model": model})
         return
     width = max((len(name) for name in imported.names.values()), default=0)
     for ours, theirs in imported.names.items():

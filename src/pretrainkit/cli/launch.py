@@ -1,6 +1,5 @@
 """`pretrainkit launch`: manage runs that were started with `--launch`, and machines of a cloud."""
 
-import json
 import os
 import shlex
 import signal
@@ -16,7 +15,7 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit.cli.launching import launch_again, resume_sweep, show_dry_run
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Json, print_json
 from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.errors import InputError
 from pretrainkit.launch import cloud as sky
@@ -46,7 +45,7 @@ def _answer(as_json: bool, **answer: Any) -> Iterator[dict[str, Any]]:
     finally:
         os.dup2(stdout, 1)
         os.close(stdout)
-    print(json.dumps(answer))
+    print_json(answer)
     if code:
         raise typer.Exit(code)
 
@@ -66,7 +65,7 @@ def status(
     """Show the state and the progress of a launched run, of the runs of a sweep, or of cloud machines."""
     if not run.exists() and run.name == str(run):
         if as_json:
-            print(json.dumps({"name": str(run), "state": sky.cluster_state(f"machines:{run}")}))
+            print_json({"name": str(run), "state": sky.cluster_state(f"machines:{run}")})
         else:
             sky.status(str(run), dry_run=False)
         return
@@ -91,7 +90,7 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
         "code": launch.code.get("git"),
     }
     if as_json:
-        print(json.dumps(row))
+        print_json(row)
         return
     ranks = "1 rank" if launch.world_size == 1 else f"{launch.world_size} ranks"
     if launch.elastic:
@@ -124,7 +123,7 @@ def logs(
     paths = [path for folder in launched_runs(run) for path in folder.rank_logs(rank)]
     shown = {str(path): path.read_text(errors="replace").splitlines()[-lines:] for path in paths}
     if as_json and paths:
-        print(json.dumps(shown))
+        print_json(shown)
         return
     for path, last in shown.items():
         print(f"== {path}")

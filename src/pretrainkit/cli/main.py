@@ -4,6 +4,7 @@ import difflib
 import faulthandler
 import importlib
 import inspect
+import io
 import logging
 import os
 import re
@@ -313,6 +314,9 @@ def main() -> None:
     # If a mapped file gets shorter, the system ends the process (SIGBUS); this shows where.
     with suppress(RuntimeError, AttributeError, ValueError, OSError):  # stderr may be closed, or no file
         faulthandler.enable(all_threads=False)
+    # Characters that the encoding of standard output lacks are escaped, as on standard error.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="pretrainkit")
     except PretrainKitError as error:

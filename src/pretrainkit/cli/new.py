@@ -1,6 +1,5 @@
 """`pretrainkit new`."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from pretrainkit.cli.options import print_json
 from pretrainkit.cli.stages import VERBOSITY, shown_stages
 from pretrainkit.errors import Interrupted
 
@@ -38,7 +38,7 @@ def new(
         project = api.new_project(recipe, data, out, hours=hours, progress=progress)
     is_quiet = os.environ.get(VERBOSITY) == "quiet"
     if as_json:
-        print(json.dumps({"out": str(out), **project.record}, ensure_ascii=False), flush=True)
+        print_json({"out": str(out), **project.record})
     elif not is_quiet:
         print("\n".join(_summary(project)), flush=True)
     if not go:

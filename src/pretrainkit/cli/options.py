@@ -121,10 +121,25 @@ class Execution:
         return RayEngine(self.ray)
 
 
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print a value as JSON. NaN and infinity, which JSON does not have, become null. Characters that standard output
+    cannot show, and bytes of paths that are not UTF-8, are escaped."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    except ValueError:
+        value = json.loads(json.dumps(value), parse_constant=lambda _: None)
+        text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=indent)
+    print(text, flush=True)
+
+
 def print_upload(url: str, sent: dict[str, int], *, dry_run: bool, as_json: bool, **more: Any) -> None:
     """Print the files of an upload, with their sizes (`sent`, in bytes), and the address of the repository."""
     if as_json:
-        print(json.dumps({**more, "url": url, "files": sent, "dry_run": dry_run}))
+        print_json({**more, "url": url, "files": sent, "dry_run": dry_run})
         return
     for name, num_bytes in sent.items():
         print(f"{'would upload' if dry_run else 'uploaded'} {name}  {num_bytes / 1e6:,.1f} MB")
@@ -133,7 +148,10 @@ def print_upload(url: str, sent: dict[str, int], *, dry_run: bool, as_json: bool
 
 def print_path(path: Path | str, as_json: bool, **more: Any) -> None:
     """Print the path that a command wrote; with `--json` an object with `out` and the results in `more`."""
-    print(json.dumps({"out": str(path), **more}) if as_json else path)
+    if as_json:
+        print_json({"out": str(path), **more})
+    else:
+        print(path)
 
 
 def renamed(old: str, new: str, words: str) -> None:

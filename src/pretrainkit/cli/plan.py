@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from pretrainkit.cli.options import ConfigSource, Json, renamed
+from pretrainkit.cli.options import ConfigSource, Json, print_json, renamed
 from pretrainkit.cli.stages import amount
 from pretrainkit.config.base import shown
 from pretrainkit.config.loader import nested
@@ -97,7 +96,7 @@ def plan(
         words += [] if resolved.config.has_training_data else ["data.train=FOLDER"]
         command = f"pretrainkit train {shlex.join(words)}{_launched(gpus, gpus_per_node)}"
     if as_json:
-        print(json.dumps(asdict(result) | {"command": command}))
+        print_json(asdict(result) | {"command": command})
     else:
         print("\n".join([*_lines(result), *_fit_lines(result, command), *_loading_lines(result)]))
     if result.problems:

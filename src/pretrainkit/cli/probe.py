@@ -1,13 +1,12 @@
 """`pretrainkit probe`."""
 
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Device, Json, renamed
+from pretrainkit.cli.options import Device, Json, print_json, renamed
 from pretrainkit.errors import InputError
 
 
@@ -50,7 +49,7 @@ def probe(
     given = {name: value for name, value in options.items() if value is not None}
     metrics = api.probe(model, folder, device=device, **given)
     if json:
-        print(dumps(metrics))
+        print_json(metrics)
         return
     for name, value in metrics.items():
         if isinstance(value, dict):

@@ -1,12 +1,12 @@
 """Output of training: a live bar on a terminal, plain lines elsewhere, JSON lines for machines."""
 
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from pretrainkit.cli.options import print_json
 from pretrainkit.cli.stages import VERBOSITY
 from pretrainkit.training.watch import Watcher
 
@@ -140,4 +140,4 @@ class JsonWatcher(Watcher):
         self._write({"event": kind, "step": step, "text": text})
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        print(json.dumps(row), flush=True)
+        print_json(row)

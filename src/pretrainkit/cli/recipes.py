@@ -1,9 +1,8 @@
 """`pretrainkit recipes`."""
 
 from inspect import getdoc
-from json import dumps
 
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Json, print_json
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import entries
 
@@ -25,7 +24,7 @@ def recipes(json: Json = False) -> None:
         }
         rows.append({"recipe": entry.name, "summary": recipe.summary, "presets": presets})
     if json:
-        print(dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows, indent=2)
         return
     for row in rows:
         print(f"{row['recipe']}: {row.get('summary', 'BROKEN')}")

@@ -1,6 +1,5 @@
 """`pretrainkit render`: render text to folders of rows of pixels."""
 
-import json
 import tempfile
 from collections.abc import Callable
 from enum import StrEnum
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
+from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers, print_json
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
@@ -139,7 +138,7 @@ def render(
         with tempfile.TemporaryDirectory() as work, shown_stages() as progress:
             counts = measure(documents, drawn_by, settings, Path(work), workers=workers, progress=progress)
         if json_output:
-            typer.echo(json.dumps(vars(counts)))
+            print_json(vars(counts))
             return
         typer.echo(
             f"{amount(counts.num_documents, 'document')} would be {amount(counts.num_rows, 'row')} with "
@@ -165,7 +164,7 @@ def render(
 
 def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
     if json_output:
-        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        print_json(manifests)
         return
     for name, manifest in manifests.items():
         typer.echo(

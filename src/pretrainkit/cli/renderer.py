@@ -1,6 +1,5 @@
 """`pretrainkit renderer`: make the folder of a renderer, and show how it draws a text."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from shlex import quote
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Json, print_path
+from pretrainkit.cli.options import Json, print_json, print_path
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import DataError, InputError, import_optional
 
@@ -71,7 +70,7 @@ def preview(
     _draw(drawer, content, out, patches, per_line)
     num_patches = drawer.num_text_patches(content)
     if as_json:
-        print(json.dumps({"out": str(out), "patches": num_patches, "missing": missing}, ensure_ascii=False))
+        print_json({"out": str(out), "patches": num_patches, "missing": missing})
         return
     print(f"{out}\n  {len(content):,} characters, {num_patches:,} patches")
     if missing:

@@ -1,13 +1,12 @@
 """`pretrainkit runs`: the runs in a folder, with their state and results."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Json, print_json
 
 
 def runs(
@@ -38,7 +37,7 @@ def runs(
 
     rows = run_table(folder, where=where or [], sort=sort, reverse=reverse)
     if as_json:
-        print(json.dumps([asdict(row) | {"folder": str(row.folder)} for row in rows], ensure_ascii=False))
+        print_json([asdict(row) | {"folder": str(row.folder)} for row in rows])
         return
     known = {name for row in rows for name in row.metrics}
     if rows and (unknown := [name for name in metric or [] if name not in known]):

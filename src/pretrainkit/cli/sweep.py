@@ -1,6 +1,5 @@
 """`pretrainkit sweep`."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -12,7 +11,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from pretrainkit.cli.options import Data, Device, Json, Origin
+from pretrainkit.cli.options import Data, Device, Json, Origin, print_json
 from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
@@ -110,7 +109,7 @@ def sweep(
     path, missing = runs.submit(choices, device) if submission and benchmark == BENCHMARK.name else (None, ())
     if json_output:
         result = as_json(choices)
-        typer.echo(json.dumps({**result, "submission": path and str(path), "would_be_refused": list(missing)}))
+        print_json({**result, "submission": path and str(path), "would_be_refused": list(missing)})
         return
     if path is not None:
         typer.echo(str(path))

@@ -1,7 +1,6 @@
 """`pretrainkit tasks`: list tasks and mixtures, show their examples, create caches."""
 
 import importlib.util
-import json
 import pkgutil
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Data, Json, Lengths, Module, lengths_of
+from pretrainkit.cli.options import Data, Json, Lengths, Module, lengths_of, print_json
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
@@ -59,7 +58,7 @@ def list_(
     pattern = "*" if only is None else only if {"*", "?"} & set(only) else f"*{only}*"
     entries = [_described(registry, name) for name in registry.names() if fnmatch(name, pattern)]
     if json_output:
-        typer.echo(json.dumps(entries))
+        print_json(entries)
         return
     if not entries and only is not None:
         typer.echo(f"no name of the {len(registry.names())} tasks and mixtures contains {only!r}")
@@ -140,7 +139,7 @@ def show(
             for task, index, at, example in shown
         ]
         answer = {"name": name, "split": split, "rates": rates, "shares": rows, "examples": rows_shown}
-        typer.echo(json.dumps(answer, ensure_ascii=False))
+        print_json(answer)
         return
     if leaving & set(registry.task_names(name)):
         typer.echo(
@@ -209,7 +208,7 @@ def cache(
             stats = {part: stored.stats(part) for part in task.splits if stored.has(part)}
             results[task.name] = {"folder": str(folder), "splits": stats}
     if json_output:
-        typer.echo(json.dumps(results))
+        print_json(results)
         return
     for task_name, result in results.items():
         for part, stats in result["splits"].items():

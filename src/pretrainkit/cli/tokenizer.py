@@ -1,13 +1,12 @@
 """`pretrainkit tokenizer`: train tokenizers, encode a corpus to token shards, inspect both."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Execution, Json, MaxBad, TextKey
+from pretrainkit.cli.options import Execution, Json, MaxBad, TextKey, print_json
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
@@ -104,7 +103,7 @@ def train(
         if (size := manifest["vocab_size"]) < wanted:
             progress.note(f"this text yields only {size:,} pieces, so the vocabulary has {size:,}")
     if json_output:
-        typer.echo(json.dumps(manifest, ensure_ascii=False))
+        print_json(manifest)
         return
     typer.echo(
         f"{out}: {manifest['kind']}, {manifest['vocab_size']:,} pieces from "
@@ -171,7 +170,7 @@ def encode(
             progress=progress,
         )
     if json_output:
-        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        print_json(manifests)
         return
     for split, manifest in manifests.items():
         # Without a splitter, only the lines of BERT text are sentences; other documents are whole.
@@ -244,14 +243,14 @@ def show(
     pieces = loaded.pieces()
     for ids in loaded.encode_batch(sentences):
         if json_output:
-            typer.echo(json.dumps({"ids": ids.tolist(), "pieces": [pieces[i] for i in ids]}, ensure_ascii=False))
+            print_json({"ids": ids.tolist(), "pieces": [pieces[i] for i in ids]})
         else:
             typer.echo(" ".join(f"{pieces[i]}·{i}" for i in ids))
 
 
 def _echo_facts(folder: Path, facts: dict[str, Any], json_output: bool) -> None:
     if json_output:
-        typer.echo(json.dumps(facts))
+        print_json(facts)
         return
     typer.echo(f"{folder}")
     for name, value in facts.items():

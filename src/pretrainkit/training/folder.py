@@ -173,11 +173,14 @@ class EvaluationLog:
         """Metrics of evaluations with these settings, by ascending step."""
         known = {row["step"]: row for row in self._rows if row["settings"] == self.settings}
         names = {"step", "settings"}
-        return {step: {k: v for k, v in known[step].items() if k not in names} for step in sorted(known)}
+        return {
+            step: {k: math.nan if v is None else v for k, v in known[step].items() if k not in names}
+            for step in sorted(known)
+        }
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line. The file is complete at any moment."""
-        self._rows.append({"step": step, "settings": self.settings, **metrics})
+        self._rows.append({"step": step, "settings": self.settings} | {k: json_value(v) for k, v in metrics.items()})
         with atomic_file(self.path) as file:
             file.writelines((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in self._rows)
 
