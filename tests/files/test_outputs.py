@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from pretrainkit.files.outputs import new_file, new_folder
+from pretrainkit.files.outputs import folder_beside, new_file, new_folder, replacing_file
 
 WRITER = """
 import sys
 from pathlib import Path
-from pretrainkit.files.outputs import new_file, new_folder
+from pretrainkit.files.outputs import folder_beside, new_file, new_folder, replacing_file
 
-with {"file": new_file, "folder": new_folder}[sys.argv[1]](Path(sys.argv[2])) as aside:
-    (aside / "half" if aside.is_dir() else aside).write_text("half")
+writers = {"file": new_file, "folder": new_folder, "beside": folder_beside, "replacing": replacing_file}
+with writers[sys.argv[1]](Path(sys.argv[2])) as aside:
+    if sys.argv[1] == "replacing":
+        aside.write(b"half")
+    else:
+        (aside / "half" if aside.is_dir() else aside).write_text("half")
     print("writing", flush=True)
     sys.stdin.read()
 """
@@ -52,6 +56,22 @@ def test_the_next_process_removes_the_rest_of_a_killed_one(kind: str, tmp_path: 
         assert not left.exists()
         (aside / "all" if kind == "folder" else aside).write_text("all")
     assert set(tmp_path.iterdir()) == {out, a_file, *others}
+
+
+@pytest.mark.parametrize("kind", ["beside", "replacing"])
+def test_work_folders_of_killed_processes_are_removed(kind: str, tmp_path: Path) -> None:
+    """They hold the trial of `train --hours`, the duplicates of a page, and unpacked lines."""
+    out = tmp_path / "out"
+    kill(writer(kind, out))
+    (left,) = tmp_path.iterdir()
+    with folder_beside(out):
+        assert not left.exists()
+    assert not list(tmp_path.iterdir())
+    out.write_bytes(b"before")
+    with replacing_file(out) as file:
+        file.write(b"all")
+    assert out.read_bytes() == b"all"
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_the_rest_of_a_process_killed_in_a_part_of_its_export_is_also_removed(tmp_path: Path) -> None:

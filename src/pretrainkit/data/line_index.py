@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.manifest import explained_write_errors
+from pretrainkit.files.outputs import replacing_file
 from pretrainkit.files.sources import SourceFile, text_chunks, unpacked_chunks
 from pretrainkit.formats.tfrecord import record_places
 
@@ -108,10 +108,8 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
 @contextmanager
 def _kept_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file that is written atomically. If several ranks write it at once, the last one replaces the others."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    with atomic_file(aside) as file:
+    with explained_write_errors(path), replacing_file(path) as file:
         yield file
-    os.replace(aside, path)
 
 
 def _digested_chunks(path: Path, digest: Any) -> Iterator[bytes]:

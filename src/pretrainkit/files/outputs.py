@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import NO_SPACE, sync
@@ -62,12 +63,38 @@ def new_file(out: Path) -> Iterator[Path]:
 def folder_beside(out: Path) -> Iterator[Path]:
     """Create a temporary folder beside `out`, and remove it at the end, also after Ctrl-C and exceptions. Raises
     InputError if it cannot be written, and RunError if the disk is full."""
-    folder, lock = _locked_folder(out)
+    try:
+        folder, lock = _locked_folder(out)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise _unwritable(out, error) from None
+        raise InputError(
+            f"cannot write to {out.parent}: {error.strerror}\n  choose a folder that you can write to"
+        ) from None
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        _end(folder, lock)
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write. At the end it is flushed to disk and replaces `path`; of several processes that do this at
+    once, the last one wins. Raises OSError."""
+    folder, lock = _locked_folder(path)
+    try:
+        with open(folder / path.name, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(folder / path.name, path)
+    finally:
+        _end(folder, lock)
+
+
+def _end(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 @contextmanager
@@ -97,30 +124,23 @@ def _unwritable(out: Path, error: OSError) -> InputError | RunError:
 
 def _locked_folder(out: Path) -> tuple[Path, int]:
     """Create a locked folder with a random name beside `out`, with the mode that the umask sets. Return it and the
-    descriptor that holds its lock. Remove such folders of killed processes."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # A temporary folder can itself be the `out` of another export: also remove the temporary folders of those.
-        name, suffix = re.escape(out.name), "-[0-9a-f]{8}"
-        for left in os.listdir(out.parent):
-            if re.fullmatch(rf"\.{name}{suffix}|\.\.{name}{suffix}{suffix}", left):
-                _remove_unlocked(out.with_name(left))
-        while True:
-            aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")
-            aside.mkdir()
-            try:
-                lock = os.open(aside, os.O_RDONLY)
-            except FileNotFoundError:  # another process removed it as abandoned
-                continue
-            if lock_file(lock) is not False and aside.exists():
-                return aside, lock
-            os.close(lock)
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise _unwritable(out, error) from None
-        raise InputError(
-            f"cannot write to {out.parent}: {error.strerror}\n  choose a folder that you can write to"
-        ) from None
+    descriptor that holds its lock. Remove such folders of killed processes. Raises OSError."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # A temporary folder can itself be the `out` of another export: also remove the temporary folders of those.
+    name, suffix = re.escape(out.name), "-[0-9a-f]{8}"
+    for left in os.listdir(out.parent):
+        if re.fullmatch(rf"\.{name}{suffix}|\.\.{name}{suffix}{suffix}", left):
+            _remove_unlocked(out.with_name(left))
+    while True:
+        aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")
+        aside.mkdir()
+        try:
+            lock = os.open(aside, os.O_RDONLY)
+        except FileNotFoundError:  # another process removed it as abandoned
+            continue
+        if lock_file(lock) is not False and aside.exists():
+            return aside, lock
+        os.close(lock)
 
 
 def _remove_unlocked(folder: Path) -> None:
