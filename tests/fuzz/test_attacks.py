@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,6 +40,8 @@ from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.huggingface_pairs import open_rows
 from pretrainkit.recipes.clip.pairs import BadImage
 from pretrainkit.recipes.fourm import readers as fourm_readers
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.image_tokenizer.model_config import Domain
 from pretrainkit.report.page import render
 from pretrainkit.report.run_folder import read_run
 from pretrainkit.tasks.task import Task, TaskRegistry
@@ -79,6 +82,17 @@ def test_words_of_a_command_reach_machines_in_clouds_as_they_are():
 def test_the_name_of_a_task_cannot_lead_out_of_a_cache(name):
     with pytest.raises(ConfigError, match="is not a valid name of a task"):
         TaskRegistry().add(Task(name, None, {}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["..", "../evil", "a/../../evil", "/evil", "a\\evil", "a\0", ""])
+def test_names_in_a_config_cannot_lead_out_of_the_folder_of_tokens_or_generated_files(name):
+    for fields, make in (
+        ({"kind": "colors", "num_channels": 3}, Domain),
+        ({"kind": "sequence", "vocab_size": 9, "length": 4, "reader": "caption"}, Modality),
+    ):
+        assert make(name="rgb@64", **fields).name == "rgb@64"
+        with pytest.raises(ValidationError, match="is not a valid name, because files get this name"):
+            make(name=name, **fields)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret"])

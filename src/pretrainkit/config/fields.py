@@ -20,3 +20,13 @@ def _is_pattern(pattern: str) -> str:
 
 Pattern = Annotated[str, AfterValidator(_is_pattern)]
 """A regular expression."""
+
+
+def _is_file_name(name: str) -> str:
+    if name in ("", ".", "..") or set(name) & set("/\\\0"):
+        raise ValueError(f"{name!r} is not a valid name, because files get this name; use no slashes")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_is_file_name)]
+"""A name of which names of files are made. It cannot lead out of their folder."""

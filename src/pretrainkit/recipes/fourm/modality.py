@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import FileName
 from pretrainkit.config.paths import IsPath
 from pretrainkit.errors import ConfigError
 from pretrainkit.tasks.user_modules import user_object
@@ -37,7 +38,7 @@ class Modality(Config):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"folder", "reader"})
 
-    name: str
+    name: FileName
     """Unique name. Images have their side in pixels after an @, as in tok_rgb@224."""
     kind: Kind
     """Kind of tokens. pixels: patches of an image, an input only. image: one token per patch, from an image tokenizer;

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, ConflictError, ReadBy
-from pretrainkit.config.fields import NonNegativeFloat, Rate
+from pretrainkit.config.fields import FileName, NonNegativeFloat, Rate
 
 Kind = Literal["colors", "grey", "normals", "mask", "depth", "classes", "features"]
 
@@ -22,7 +22,7 @@ class Domain(Config):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"folder"})
 
-    name: str
+    name: FileName
     """Name of the domain. Its tokens are the modality tok_NAME, such as tok_rgb."""
     kind: Kind
     """colors: RGB from -1 to 1. grey: one channel from -1 to 1. normals: directions as colours; mirroring an image
