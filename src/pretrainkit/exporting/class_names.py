@@ -41,6 +41,8 @@ def class_settings(classes: Sequence[str]) -> dict[str, Any]:
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
         "problem_type": "single_label_classification" if classes else "regression",
+        # Without it, the CrossEncoder of sentence-transformers applies a sigmoid to a single output.
+        **({} if classes else {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}),
     }
 
 

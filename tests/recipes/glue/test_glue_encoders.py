@@ -119,6 +119,11 @@ def test_an_export_of_another_kind_of_task_is_the_run(task, glue, tmp_path):
     words = [f"init_from={encoder}", f"data.task_folders={folders}", *QUICK, "num_steps=2", "data.num_epochs=null"]
     api.train(api.load_config(f"glue/{task}", words), tmp_path / "run", device="cpu")
     assert_exports_are_the_run(tmp_path / "run", tmp_path, "glue")
+    api.export(tmp_path / "run", "huggingface", tmp_path / "hf")
+    # The CrossEncoder of sentence-transformers reads from it that a score has no sigmoid.
+    values = json.loads((tmp_path / "hf/config.json").read_bytes())
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    assert values.get("sentence_transformers") == (identity if task == "stsb" else None)
 
 
 def test_examples_of_a_t5_do_not_see_each_other(t5, glue, tmp_path):
