@@ -19,7 +19,7 @@ from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
 
 MAX_WORD_BYTES = 4192
 """SentencePiece drops longer lines (its `max_sentence_length`). We drop such words for all kinds of tokenizers."""
-_MAKE_COUNTS = "make one with: pretrainkit corpus count-words 'CORPUS/train/*' --out words.tsv"
+_MAKE_COUNTS = "make one with: pretrainkit corpus count-words 'CORPUS/train/*.jsonl*' --out words.tsv"
 Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
 
