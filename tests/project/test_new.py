@@ -246,6 +246,27 @@ def test_a_place_that_cannot_be_written_is_noticed_before_the_data_is_read(tmp_p
         new_project("bert", [write_texts(tmp_path / "raw")], tmp_path / "file/made", hours=None)
 
 
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_the_script_runs_in_its_own_folder_whatever_the_name_and_the_shell(tmp_path, shell):
+    """With CDPATH, `cd NAME` may enter another folder of this name. `sh` may be a shell without pipefail."""
+    from pretrainkit.project.new import run_project
+
+    name = "-my $HOME 'é"
+    (tmp_path / "elsewhere" / name).mkdir(parents=True)
+    with within(tmp_path):
+        project = new_project("bert", [write_texts(tmp_path / "raw")], name, hours=None)
+        lines = project.script.read_text().splitlines()
+        start = next(number for number, line in enumerate(lines) if line.startswith("say()"))
+        project.script.write_text("\n".join([*lines[:start], "pwd"]) + "\n")
+        environment = {**os.environ, "CDPATH": str(tmp_path / "elsewhere")}
+        command = [shell, "--", f"{name}/run.sh"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert (done.stdout, done.stderr) == (f"{tmp_path / name}\n", "")
+        run_project(project)
+        again = new_project("bert", [tmp_path / "raw"], name, hours=None)
+    assert not str(again.script).startswith("-"), "the command that is printed"
+
+
 def test_messages_of_the_training_name_the_run_by_an_absolute_path(tmp_path):
     project = new_project("bert", [write_texts(tmp_path / "raw")], tmp_path / "made", hours=None)
     (line,) = [line for line in project.script.read_text().splitlines() if " train config.yaml " in line]

@@ -126,8 +126,9 @@ def _script(folder: Path, stages: Sequence[Stage], raw_data: Sequence[RawData]) 
     lines = [
         "#!/usr/bin/env bash",
         "# All commands from raw data to the report. Run it again after an interruption: finished work is kept.",
+        '[ -n "${BASH_VERSION:-}" ] || exec bash -- "$0" "$@"',
         "set -euo pipefail",
-        'cd "$(dirname "$0")"',
+        'CDPATH= cd -- "$(dirname -- "$0")"',
         f'say() {{ [ "${{{VERBOSITY}:-}}" = quiet ] || echo "== $1" >&2; }}',
     ]
     lines += [_LINK] if raw_data else []

@@ -73,8 +73,10 @@ def new_project(
         require_hours(hours)
     starter = able(find_recipe(recipe), StartsProjects)
     paths, folder = _absolute(data), Path(os.path.abspath(out))
+    # In a command, a relative path that begins with a dash is an option.
+    shown_folder = folder if str(out).startswith("-") else Path(out)
     if (before := _existing(folder, recipe, paths, hours)) is not None:
-        return Project(Path(out), before, is_new=False)
+        return Project(shown_folder, before, is_new=False)
 
     from pretrainkit.dist.devices import devices
 
@@ -111,7 +113,7 @@ def new_project(
     with new_folder(folder) as aside:
         write_project(aside, recipe, proposal, stages, paths)
         write_text(aside / RECORD, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    return Project(Path(out), record, is_new=True)
+    return Project(shown_folder, record, is_new=True)
 
 
 def run_project(project: Project, stdout: IO[str] | None = None) -> None:
