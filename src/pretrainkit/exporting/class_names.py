@@ -46,15 +46,18 @@ def class_settings(classes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def class_names(values: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
+def class_names(values: Mapping[str, Any], num_outputs: int, *, has_encoder: bool = True) -> tuple[str, ...]:
     """Return the names of the classes in a config.json, in the order of their numbers; none for a single output, which
-    is a regression. Raises CheckpointError for other outputs than one class or number per example, and for names that
-    do not identify the outputs."""
+    is a regression. `has_encoder`: transformers can read the encoder alone. Raises CheckpointError for other outputs
+    than one class or number per example, and for names that do not identify the outputs."""
     kind = values.get("problem_type")
     if kind == "multi_label_classification" or (kind == "regression" and num_outputs > 1):
+        problem = f"config.json has the problem type {kind} with {num_outputs} outputs, which is not supported"
         raise CheckpointError(
-            f"config.json has the problem type {kind} with {num_outputs} outputs, which is not supported\n"
+            f"{problem}\n"
             "  use a model with one class or one number per example; or read only its encoder: init.recipe=huggingface"
+            if has_encoder
+            else f"{problem}\n  use a model with one class or one number per example, or the model it was trained from"
         )
     names = {int(number): str(name) for number, name in (values.get("id2label") or {}).items()}
     if max(names, default=0) >= num_outputs:

@@ -69,11 +69,18 @@ def parts_beside_encoder(folder: Path) -> list[str]:
     return parts
 
 
-def only(values: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if a field of a `config.json` is present and differs from its only supported value."""
+BY_TRANSFORMERS = ", or fine-tune it with the model code of transformers: init.recipe=huggingface"
+
+
+def only(values: Mapping[str, Any], known: Mapping[str, Any], other_fix: str = "") -> None:
+    """Raise CheckpointError if a field of a `config.json` is present and differs from its only supported value. Its
+    advice ends with `other_fix`."""
     for name, value in known.items():
         if values.get(name, value) != value:
-            raise CheckpointError(f"config.json has {name} {values[name]!r}\n  this recipe only supports {value!r}")
+            raise CheckpointError(
+                f"config.json has {name} {values[name]!r}; this recipe only supports {value!r}\n"
+                f"  use a model with {name} {value!r}{other_fix}"
+            )
 
 
 def our_activation(theirs: str, ours: Mapping[str, A]) -> A:

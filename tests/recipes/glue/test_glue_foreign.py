@@ -9,6 +9,7 @@ import torch
 from pretrainkit import api
 from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.recipes.exchange import ConvertsClassifiers
+from pretrainkit.recipes.huggingface.encoder import family_of
 from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.running.initial import load_initial
 from pretrainkit.running.opened import open_model
@@ -275,11 +276,26 @@ def test_a_bert_is_an_encoder_whatever_its_head(head, glue, tmp_path, transforme
         torch.testing.assert_close(found["encoder.pooler.dense.weight"], pooler, atol=1e-6, rtol=0)
 
 
+def test_a_setting_that_bert_lacks_is_refused_with_a_fix_that_works(glue, tmp_path, transformers):
+    ids = {**SPECIAL_IDS, "cls_token_id": SPECIAL.cls, "sep_token_id": SPECIAL.sep}
+    config = transformers.ModernBertConfig(vocab_size=len(WORDS), attention_bias=True, **SHAPE, **ids)
+    transformers.ModernBertForMaskedLM(config).save_pretrained(tmp_path / "biased")
+    write_tokenizer(tmp_path / "biased")
+    with pytest.raises(CheckpointError, match="attention_bias True; this recipe only supports False") as refused:
+        finetune("rte", tmp_path / "biased", glue, tmp_path / "run")
+    advice = str(refused.value).splitlines()[-1]
+    assert advice.startswith("  use a model with attention_bias False, or fine-tune it")
+    finetune("rte", tmp_path / "biased", glue, tmp_path / "run", advice.rpartition(" ")[2])
+
+
 def test_a_model_that_is_not_a_text_encoder_is_refused_by_name(glue, tmp_path, transformers):
     config = transformers.AutoConfig.for_model("gpt2", vocab_size=40, n_embd=16, n_layer=1, n_head=2)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(CheckpointError, match="gpt2"):
         finetune("rte", tmp_path / "gpt2", glue, tmp_path / "run")
+    with pytest.raises(CheckpointError, match="model_type 'pixel'") as refused:
+        family_of({"model_type": "pixel"}, "here")
+    assert len(str(refused.value)) < 250, "not all names that transformers knows"
 
 
 def test_layers_that_the_folder_lacks_are_drawn_by_the_seed(glue, tmp_path, transformers):

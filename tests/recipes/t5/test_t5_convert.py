@@ -8,6 +8,7 @@ import torch
 
 from pretrainkit.api import import_model
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.class_names import class_names
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.nn import activations
 from pretrainkit.recipes.t5.convert import (
@@ -212,8 +213,17 @@ def test_logits_are_scaled_where_transformers_scales_them(transformers, tmp_path
 def test_targets_that_begin_or_end_with_another_id_are_refused(name):
     values = to_huggingface_config(model_config())
     assert from_huggingface_config(values | {name: None}) == from_huggingface_config(values)
-    with pytest.raises(CheckpointError, match=f"{name} 5\n  this recipe only supports 0"):
+    with pytest.raises(CheckpointError, match=f"{name} 5; this recipe only supports 0\n  use a model with {name} 0$"):
         from_huggingface_config(values | {name: 5})
+
+
+def test_advice_on_other_kinds_of_classes_does_not_name_an_encoder_that_nothing_can_read_alone():
+    """The other recipes cannot read the encoder of an exported classifier of t5 or pixel."""
+    values = {"problem_type": "multi_label_classification"}
+    with pytest.raises(CheckpointError, match=r"per example; or read only its encoder: init.recipe=huggingface$"):
+        class_names(values, 3)
+    with pytest.raises(CheckpointError, match=r"per example, or the model it was trained from$"):
+        class_names(values, 3, has_encoder=False)
 
 
 @pytest.mark.parametrize("head", ["T5ForSequenceClassification", "T5ForTokenClassification"])

@@ -18,6 +18,7 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings, require_head
 from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.transformers_folder import (
+    BY_TRANSFORMERS,
     new_transformers_folder,
     only,
     our_activation,
@@ -323,10 +324,10 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
                 f"config.json has {first} {value!r} and {second} {other!r}, but this recipe has one setting for both\n"
                 "  a dropout rate may be changed in config.json: the outputs of a trained model do not depend on it"
             )
-    only(values, dict.fromkeys(_MODERN_BIASES, False))
-    only(values, {"sliding_window": values.get("local_attention", 128) // 2})
+    only(values, dict.fromkeys(_MODERN_BIASES, False), BY_TRANSFORMERS)
+    only(values, {"sliding_window": values.get("local_attention", 128) // 2}, BY_TRANSFORMERS)
     if values.get("rope_scaling"):  # the name in transformers 4
-        only(values["rope_scaling"], {"rope_type": "default", "type": "default"})
+        only(values["rope_scaling"], {"rope_type": "default", "type": "default"}, BY_TRANSFORMERS)
     if values.get("layer_types"):
         settings.setdefault("global_every", _period(values["layer_types"]))
     for name, layers in (("global_rope_theta", "full_attention"), ("local_rope_theta", "sliding_attention")):
@@ -337,7 +338,7 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
             settings[name] = rope["rope_theta"]
     config = ModernModelConfig(**settings)
     # Our layers are global at regular intervals, but a list in config.json could have any pattern.
-    only(values, {"layer_types": to_huggingface_config(config)["layer_types"]})
+    only(values, {"layer_types": to_huggingface_config(config)["layer_types"]}, BY_TRANSFORMERS)
     return config
 
 

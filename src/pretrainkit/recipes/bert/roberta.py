@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.exporting.transformers_folder import only
+from pretrainkit.exporting.transformers_folder import BY_TRANSFORMERS, only
 
 MODEL_TYPES = ("roberta", "camembert", "xlm-roberta")
 _POSITIONS = "bert.embeddings.position_embeddings.weight"
@@ -26,7 +26,7 @@ _NUM_SEGMENTS = 2
 
 def as_bert_config(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `config.json` of the equivalent BERT. Raises CheckpointError if there is none."""
-    only(values, {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1})
+    only(values, {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1}, BY_TRANSFORMERS)
     num_positions = values.get("max_position_embeddings", 514) - _first_position(values)
     rest = {"hidden_act": "gelu", "max_position_embeddings": num_positions, "type_vocab_size": _NUM_SEGMENTS}
     return {"layer_norm_eps": 1e-12, **values, "model_type": "bert", **rest}

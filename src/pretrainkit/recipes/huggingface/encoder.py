@@ -113,8 +113,9 @@ def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
     try:
         config = import_transformers().AutoConfig.for_model(model_type, **values)
     except Exception as error:  # each of the classes checks its values with errors of its own
+        reason = str(error).partition(" Should contain one of")[0]  # hundreds of names
         raise CheckpointError(
-            f"transformers cannot read the config.json of {origin}, model_type {model_type!r}: {error}\n"
+            f"transformers cannot read the config.json of {origin}, model_type {model_type!r}: {reason}\n"
             "  use the folder of a text encoder, such as BERT, RoBERTa, DeBERTa or ELECTRA"
         ) from error
     classifiers, masked = auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING

@@ -162,7 +162,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
     if reads == "trees":
         head["arc"] = head["arc"][0]
     outputs = head["relation"] if reads == "trees" else head["weight"]
-    classes = () if reads == "spans" else class_names(values, len(outputs))
+    classes = () if reads == "spans" else class_names(values, len(outputs), has_encoder=False)
     encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}
     if text["pooling"].startswith("pma_padded"):
         encoder[_OUR_QUERY] = state[_QUERY].flatten()

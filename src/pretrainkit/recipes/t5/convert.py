@@ -293,7 +293,7 @@ def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[s
     if missing or set(head) != {"weight", "bias"}:
         raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD)[0]}\n  copy it again")
     encoder = {ours: tensors[theirs] for ours, theirs in names.items()}
-    return config, encoder, head, class_names(values, len(head["weight"]))
+    return config, encoder, head, class_names(values, len(head["weight"]), has_encoder=False)
 
 
 @torch.no_grad()
