@@ -38,6 +38,7 @@ SIDEWAYS = {
     ("config", "errors"),
     ("rng", "errors"),
     ("report", "eval"),
+    ("exporting", "report"),
     ("nn", "dist"),
 }
 """Arrows between rooms of one level that are meant."""

@@ -50,6 +50,9 @@ def test_the_card_states_the_numbers_of_the_run_and_its_snippet_runs(run, task, 
     summary = json.loads((tmp_path / "run/summary.json").read_bytes())
     assert f"| fingerprint | {provenance['data']['fingerprint']} |" in body
     assert f"| loss | {summary['valid_loss']:.4f} |" in body
+    accuracy = "masked_lm_accuracy" if run == "bert" else "accuracy"
+    share = summary[f"valid_{accuracy}"] / (100 if run == "glue_run" else 1)
+    assert f"| {accuracy} | {100 * share:.3g}\u00a0% |" in body
     assert f"with {summary['parameters']:,} parameters" in body
     assert ("| initial weights | `bert` |" in body) == (run == "glue_run")
     assert str(tmp_path) not in card

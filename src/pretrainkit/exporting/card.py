@@ -5,12 +5,13 @@ hardware. What only the author knows (the licence, intended use, limitations) is
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
 from pretrainkit.files.cards import CARD, card_header
+from pretrainkit.report.numbers import is_percentage, is_share, metric
 from pretrainkit.training.run import RunConfig
 
 
@@ -56,13 +57,22 @@ tokenizer = open_clip.get_tokenizer({origin})"""
 _OPEN_CLIP_HERE = "pretrainkit import {path} --format openclip --out model"
 
 
-def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, license: str | None = None) -> None:
+def write_card(
+    folder: Path,
+    config: RunConfig,
+    run: Path | None,
+    *,
+    name: str,
+    license: str | None = None,
+    percentages: Iterable[str] = (),
+) -> None:
     """Write the card of the export in `folder`.
 
     Args:
         run: The run folder, which has the numbers; None for an imported model.
         name: Name of the model on the hub, or of its folder.
         license: Identifier of the licence on the hub, such as `apache-2.0`; None leaves it to the author.
+        percentages: Patterns of the names of the metrics whose values are in per cent.
     """
     path = folder / "config.json"
     classes = json.loads(path.read_bytes()).get("architectures") if path.is_file() else None
@@ -79,7 +89,7 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
     usage = _open_clip_usage(name) if is_open_clip else _usage(name, use)
     parts = [card_header(header), f"# {name}", _about(config, classes, run), usage]
     if run is not None:
-        parts += [_training(config, run), _results(config, run)]
+        parts += [_training(config, run), _results(config, run, tuple(percentages))]
     parts.append(
         "## Limitations\n\nTo be filled in by the author: intended use, languages and domains of the data, known "
         "biases, and what the model must not be used for."
@@ -155,19 +165,26 @@ def _origin(path: Path, step: int | None) -> str:
     return f"`{name}`" if step is None else f"`{name}`, step {step:,}"
 
 
-def _results(config: RunConfig, run: Path) -> str:
+def _results(config: RunConfig, run: Path, percentages: tuple[str, ...]) -> str:
     summary = _read(run, "summary.json")
     metrics = {name.removeprefix("valid_"): value for name, value in summary.items() if name.startswith("valid_")}
     if not metrics:
         return "## Evaluation\n\nThe run had no held-out data."
     num_examples = getattr(config.evaluate, "num_examples", None)
     held_out = "all held-out examples" if num_examples is None else f"at most {num_examples:,} held-out examples"
-    # A summary has null for values that are not finite.
-    numbers = {name: "not finite" if value is None else f"{value:.4f}" for name, value in metrics.items()}
+    numbers = {name: _value(name, value, percentages) for name, value in metrics.items()}
     return (
         f"## Evaluation\n\nOn {held_out} of the run's data, after step {summary['steps']:,}.\n\n"
         f"| metric | value |\n|---|---|\n{_table(numbers)}"
     )
+
+
+def _value(name: str, value: float | None, percentages: tuple[str, ...]) -> str:
+    if value is None:  # null in a summary
+        return "not finite"
+    if is_share(name, percentages) or is_percentage(name, percentages):
+        return metric(name, value, percentages)
+    return f"{value:.4f}"
 
 
 def _read(run: Path | None, name: str) -> dict[str, Any]:

@@ -94,12 +94,12 @@ def is_share(key: str, percentages: Iterable[str] = ()) -> bool:
     `percentages`, which are those of metrics with values in per cent. Metrics of tasks, which have a slash, have the
     units of the task."""
     is_named = key in _SHARES or key.endswith(("_accuracy", "_share", "_rate")) or key == "accuracy"
-    return is_named and "/" not in key and not _is_percentage(key, percentages)
+    return is_named and "/" not in key and not is_percentage(key, percentages)
 
 
 def metric(key: str, value: float, percentages: Iterable[str] = ()) -> str:
     """Format a metric's value in the unit that its name implies; see `is_share`."""
-    if _is_percentage(key, percentages):
+    if is_percentage(key, percentages):
         return f"{number(value)}\u00a0%" if math.isfinite(value) else number(value)
     if is_share(key):
         return percent(value)
@@ -112,5 +112,6 @@ def metric(key: str, value: float, percentages: Iterable[str] = ()) -> str:
     return number(value)
 
 
-def _is_percentage(key: str, percentages: Iterable[str]) -> bool:
+def is_percentage(key: str, percentages: Iterable[str]) -> bool:
+    """True if a metric of this name has values in per cent, which `percentages` match."""
     return any(fnmatchcase(key, pattern) for pattern in percentages)

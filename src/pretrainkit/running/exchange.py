@@ -135,7 +135,14 @@ def export(
             else:
                 able(opened.recipe, WritesFiles).export_file(*arguments, format, aside, name=card_name)
                 write_settings(aside / SETTINGS, opened.config, length)
-            write_card(aside, opened.config, _run_of(Path(path)), name=card_name, license=license)
+            write_card(
+                aside,
+                opened.config,
+                _run_of(Path(path)),
+                name=card_name,
+                license=license,
+                percentages=opened.recipe.percentages,
+            )
     return out
 
 
