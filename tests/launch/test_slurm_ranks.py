@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.launch.slurm import submit as submit_runs
 from pretrainkit.launch.slurm_rank import RankJob
 
 pytestmark = pytest.mark.slow
@@ -89,3 +91,10 @@ def test_a_refused_command_is_not_tried_again(folder: Path) -> None:
     assert ended(folder, 1) == [(2, "ended")]
     job._process.wait(60)
     assert len((folder / "seen-0").read_text().splitlines()) == 1
+
+
+def test_a_path_with_a_sign_that_slurm_replaces_in_paths_of_logs_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "lr%j"
+    with pytest.raises(InputError, match=r"lr%j has a % in its path, .*\n  use a folder without %"):
+        submit_runs([run], [Launch("slurm", ("train",), ("train",), 1, 1)], run, name="x", cluster="local")
+    assert not run.exists()

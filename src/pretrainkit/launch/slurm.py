@@ -44,13 +44,19 @@ def submit(
 
     Raises:
         MissingPackageError: submitit is not installed.
-        InputError: There is no SLURM here, it rejected the job, or it already has a job of one of the runs.
+        InputError: There is no SLURM here, it rejected the job, it already has a job of one of the runs, or `home` has
+            a %.
     """
     submitit = import_optional("submitit", "slurm", "--launch slurm")
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise InputError(
             "--launch slurm: there is no sbatch on this machine\n"
             "  submit from a login node of the cluster, or start here with --launch local"
+        )
+    if "%" in str(home.absolute()):
+        raise InputError(
+            f"{home.absolute()} has a % in its path, which SLURM replaces in the paths of logs (%j by the job's id)\n"
+            "  use a folder without % in its path"
         )
     first, settings = launches[0], SlurmConfig.model_validate(dict(launches[0].settings))
     folders = [LaunchFolder(run.absolute()) for run in runs]
