@@ -32,20 +32,24 @@ def test_ranks_that_batches_cannot_be_split_over_wait_until_the_others_finish(
     assert "rank 5 waits, because batches cannot be split over 6 ranks: 4 train" in capsys.readouterr().out
 
 
-def run_told(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run the module `told` of a folder as rank 0."""
+def run_told(folder: Path, entry: str = "rank") -> "subprocess.CompletedProcess[str]":
+    """Run the module `told` of a folder as rank 0, or an agent for it."""
     source = Path(sys.modules["pretrainkit"].__path__[0]).parent
     path = os.pathsep.join([str(folder), str(source)])
     environment = os.environ | {"PYTHONPATH": path, "PRETRAINKIT_LOG_FOLDER": str(folder), "RANK": "0"}
-    command = [sys.executable, "-m", "pretrainkit.launch.rank", "told"]
+    words = {"rank": ["told"], "agent": ["1", "1:1", "", "id", "0", "told"]}[entry]
+    command = [sys.executable, "-m", f"pretrainkit.launch.{entry}", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("interrupted", "code"), [("traceback", -signal.SIGINT), ("told", 130)])
-def test_an_interrupted_rank_prints_no_traceback(tmp_path: Path, interrupted: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("entry", "interrupted", "code"),
+    [("rank", "traceback", -signal.SIGINT), ("rank", "told", 130), ("agent", "socket", -signal.SIGINT)],
+)
+def test_an_interrupted_rank_prints_no_traceback(tmp_path: Path, entry: str, interrupted: str, code: int) -> None:
     """Also while modules of the standard library are loaded."""
     (tmp_path / f"{interrupted}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    ended = run_told(tmp_path)
+    ended = run_told(tmp_path, entry)
     assert (ended.returncode, ended.stderr) == (code, "")
 
 

@@ -7,9 +7,13 @@ rank has already printed its error. Without PLACE (an empty word), all ranks are
 can connect to them.
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C prints no traceback while torch is loaded
+
 import logging
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -39,6 +43,8 @@ def main() -> None:
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     rendezvous_handler_registry.register(_THIS_MACHINE, _meeting_on_this_machine)
     for name in logging.root.manager.loggerDict:  # each of torch's loggers has its own level
         if name.startswith("torch.distributed.elastic"):
@@ -63,7 +69,7 @@ def main() -> None:
     _report_killed_ranks()
     try:
         elastic_launch(config, sys.executable)("-m", "pretrainkit.launch.rank", *words)
-    except (ChildFailedError, SignalException):
+    except (ChildFailedError, SignalException, KeyboardInterrupt):
         sys.exit(1)
 
 
