@@ -73,7 +73,7 @@ def card_of(preset, reader, folder):
 def test_the_snippet_of_a_card_for_images_runs_and_turns_photographs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     card = card_of("clip/tiny", part("tokenizer"), tmp_path / 'my "own" model')
-    assert "pretrainkit evaluate 'my \"own\" model' data.valid=FOLDER" in card
+    assert "pretrainkit evaluate 'my \"own\" model' data.valid=DATA" in card
     (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     pixels = []
     for name, turns in (("photo.png", 0), ("turned.png", 1)):
@@ -93,7 +93,7 @@ def test_the_card_of_a_model_of_rendered_text_offers_no_code_of_transformers(tmp
     card = card_of("pixel/tiny-grid", part("renderer"), tmp_path / "mine")
     assert "library_name: pretrainkit" in card
     assert "```python" not in card
-    assert "pretrainkit evaluate mine data.valid=FOLDER" in card
+    assert "pretrainkit evaluate mine data.valid=DATA" in card
 
 
 def test_the_card_names_the_checkpoint_that_a_run_started_from(tmp_path, monkeypatch):

@@ -119,7 +119,7 @@ def _usage(name: str, use: _Use | None) -> str:
     is_on_hub = "/" in name
     fetched = f"hf download {name} --local-dir model\n" if is_on_hub else ""
     folder = "model" if is_on_hub else quote(name)
-    ours = f"```bash\n{fetched}pretrainkit evaluate {folder} data.valid=FOLDER\n```"
+    ours = f"```bash\n{fetched}pretrainkit evaluate {folder} data.valid=DATA\n```"
     if use is None:
         return f"## Use\n\n{ours}"
     call = _CALLS.get(use.model) or _CALLS.get(use.reader) or _TEXT
