@@ -7,6 +7,7 @@ Everything public that has no documentation is an error. Each tutorial is also w
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -183,7 +184,8 @@ def undocumented(value: Any, path: str) -> Iterator[str]:
         yield path
     for name, member in vars(value).items() if inspect.isclass(value) else ():
         function = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", None) or member)
-        own = inspect.isroutine(function) and function.__module__ == value.__module__
+        is_cached = isinstance(member, functools.cached_property)  # a routine of the module since Python 3.13
+        own = inspect.isroutine(function) and function.__module__ == value.__module__ and not is_cached
         hidden = name.startswith("_") or getattr(function, "__name__", "").startswith("_")
         if own and not hidden and not inspect.getdoc(getattr(value, name)):
             yield f"{path}.{name}"
