@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,20 +99,8 @@ def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
     if not isinstance(recipe, BuildsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
         return config
     init, path = config.init, existing_folder(config.init_from)
-    with _without_warnings():  # `load_initial` reads the folder again
-        encoder_config, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
+    encoder_config, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
     return recipe.with_encoder(config, encoder_config.recipe, encoder_config, tokenizer)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    logger = logging.getLogger("pretrainkit")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def require_same_state(config: RunConfig, before: Any, there: str, advice: str) -> None:

@@ -298,13 +298,6 @@ def test_a_model_that_is_not_a_text_encoder_is_refused_by_name(glue, tmp_path, t
     assert len(str(refused.value)) < 250, "not all names that transformers knows"
 
 
-def test_a_warning_about_unread_tensors_of_an_encoder_is_logged_once(glue, tmp_path, transformers, caplog):
-    encoder = write_foreign(transformers, tmp_path / "encoder", "roberta")
-    with caplog.at_level(logging.WARNING):
-        finetune("rte", encoder, glue, tmp_path / "run")
-    assert sum("tensors are not read" in record.getMessage() for record in caplog.records) == 1
-
-
 def test_layers_that_the_folder_lacks_are_drawn_by_the_seed(glue, tmp_path, transformers):
     encoder = write_foreign(transformers, tmp_path / "encoder", "roberta")
     for name, seed in (("one", 1), ("two", 1), ("three", 2)):
