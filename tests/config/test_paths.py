@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 
 from pretrainkit.config.base import Config
-from pretrainkit.config.paths import IsPath, absolute_paths, moved_paths
+from pretrainkit.config.paths import IsPath, absolute_paths, moved_paths, without_paths
 
 
 class Source(Config):
@@ -15,6 +15,13 @@ class Source(Config):
     """Place of the data."""
     name: str = "name"
     """Name of the data."""
+
+
+class Own(Config):
+    """An object by its name, or in a file."""
+
+    reader: Annotated[str, IsPath(".py")]
+    """Name, or file.py:NAME."""
 
 
 class Settings(Config):
@@ -28,6 +35,8 @@ class Settings(Config):
     """Several in one field."""
     modules: Annotated[tuple[str, ...], IsPath(".py")] = ()
     """Names of modules, or paths."""
+    readers: tuple[Own, ...] = ()
+    """Objects in files."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +89,14 @@ def test_paths_that_moved_together_with_a_run_are_resolved(here) -> None:
         **names,
     }
     assert moved_paths(tree, None, here / "there/runs/first") == tree
+
+
+def test_files_of_objects_are_found_after_a_move_and_shared_without_their_folder(here) -> None:
+    (here / "mine.py").touch()
+    config = absolute_paths(Settings(readers=(Own(reader="mine.py:READER"), Own(reader="name"))))
+    assert [one.reader for one in config.readers] == [f"{here}/mine.py:READER", "name"]
+    moved = moved_paths(config.model_dump(), "/gone/runs/first", here / "runs/first")
+    assert moved["readers"][0]["reader"] == f"{here}/mine.py:READER"
+    gone = {"reader": "/gone/mine.py:READER"}
+    assert moved_paths(gone, "/gone/runs/first", here / "runs/first") == {"reader": f"{here}/mine.py:READER"}
+    assert [one.reader for one in without_paths(config).readers] == ["mine.py:READER", "name"]

@@ -21,7 +21,8 @@ class IsPath:
     """Marks a field that holds paths of files or folders of this machine: `Annotated[str, IsPath()]`."""
 
     ending: str = ""
-    """Suffix of the values that are paths, such as ".py" if other values are module names."""
+    """Suffix of the values that are paths, such as ".py" if other values are names. A file may be followed by the name
+    of an object in it, as in readers.py:READER."""
 
 
 def absolute_paths(config: C) -> C:
@@ -50,12 +51,14 @@ def without_paths(config: C) -> C:
     """Return a config that can be shared: without absolute paths of this machine, at any depth.
 
     Fields marked `IsPath` that hold such a path get their default; list items that require the path are dropped.
-    Hub names and module names do not change.
+    Hub names and module names do not change. An object in a file keeps the name of the file, without its folder.
     """
     changed = {}
     for name, info, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        if mark is not None and is_local(value):
+        if mark is not None and is_local(value) and value != _file_of(value):
+            changed[name] = os.path.basename(value)
+        elif mark is not None and is_local(value):
             changed[name] = info.get_default(call_default_factory=True, validated_data={})
         elif isinstance(value, dict) or (mark is not None and isinstance(value, tuple)):
             changed[name] = _without_local(value)  # unmarked: settings of another recipe
@@ -90,14 +93,22 @@ def moved_paths(tree: Any, before: str | None, now: Path) -> Any:
 
 
 def _names_files(path: str) -> bool:
-    return os.path.exists(path) or (_WILDCARD.search(path) is not None and bool(glob.glob(path, recursive=True)))
+    return os.path.exists(_file_of(path)) or (
+        _WILDCARD.search(path) is not None and bool(glob.glob(path, recursive=True))
+    )
+
+
+def _file_of(value: str) -> str:
+    """Return the path of the file that defines an object, as in readers.py:READER; other values do not change."""
+    return re.sub(r"(?<=\.py):\w+$", "", value)
 
 
 def needs_path(config: Config) -> bool:
-    """True if a required field holds an absolute path."""
+    """True if a required field holds an absolute path. Objects in files do not count: their file has a name."""
     return isinstance(config, Config) and any(
-        mark is not None and info.is_required() and is_local(getattr(config, name))
+        mark is not None and info.is_required() and is_local(value) and value == _file_of(value)
         for name, info, mark in marked(type(config), IsPath)
+        for value in [getattr(config, name)]
     )
 
 
@@ -128,7 +139,7 @@ def _absolute(value: Any, mark: IsPath | None) -> Any:
         return value
     if isinstance(value, dict):
         return {key: _absolute(item, mark) for key, item in value.items()}
-    if not isinstance(value, str) or "://" in value or not value.endswith(mark.ending):
+    if not isinstance(value, str) or "://" in value or not _file_of(value).endswith(mark.ending):
         return value
     path = os.path.abspath(os.path.expanduser(value))
-    return path if os.path.exists(path) or _WILDCARD.search(value) else value
+    return path if os.path.exists(_file_of(path)) or _WILDCARD.search(value) else value

@@ -45,6 +45,9 @@ BAD_ARRAYS = (
 )
 """Errors of `numpy.load`: it parses headers as literals of Python, and makes arrays of the size that they declare.
 `zipfile` raises NotImplementedError for unknown compression."""
+_NUM_HASHED = 8
+"""Samples whose contents are hashed (up to twice as many). All would take long, and the names alone may be those of
+other data."""
 _FARTHEST = 10.0
 """Limit in standard deviations. It clips 0.5 % of the depth values of corridors (TartanAir)."""
 
@@ -72,8 +75,13 @@ class Samples(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the path and the names of the samples (their contents are not hashed)."""
-        return hashlib.blake2b("\n".join([self.path, *self.keys]).encode(), digest_size=16).hexdigest()
+        """Hash of the names of all samples, and of the contents of a few. The path is not hashed, so data that moved
+        are the same."""
+        digest = hashlib.blake2b("\n".join([*sorted(self.folders), *self.keys]).encode(), digest_size=16)
+        for index in range(0, len(self), max(1, len(self) // _NUM_HASHED)):
+            for folder in sorted(self.folders):
+                digest.update(self.read(folder, index))
+        return digest.hexdigest()
 
 
 def is_stream(path: str) -> bool:
@@ -298,12 +306,16 @@ def require_same_view(name: str, size: tuple[int, int], first_name: str, first_s
         )
 
 
-def require_numbers(values: NDArray[Any], name: str) -> None:
-    """Raise DataError if a value is NaN, because it would make the loss NaN."""
-    if values.dtype.kind == "f" and (num_nan := int(np.isnan(values).sum())):
+def require_numbers(values: NDArray[Any], name: str, *, is_finite: bool = False) -> None:
+    """Raise DataError if a value is NaN, or infinite if `is_finite`, because it would make the loss NaN."""
+    if values.dtype.kind != "f":
+        return
+    is_wrong = ~np.isfinite(values) if is_finite else np.isnan(values)
+    if num_wrong := int(is_wrong.sum()):
+        kinds = "NaN or infinite values" if is_finite and not np.isnan(values[is_wrong]).all() else "NaN"
+        advice = "finite numbers" if is_finite else "numbers there, such as the largest depth"
         raise DataError(
-            f"{name} has NaN in {num_nan:,} of {values.size:,} places\n"
-            "  write numbers there, such as the largest depth, or leave its sample out"
+            f"{name} has {kinds} in {num_wrong:,} of {values.size:,} places\n  write {advice}, or leave its sample out"
         )
 
 

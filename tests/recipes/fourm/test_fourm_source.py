@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.config import FourMDataConfig
 from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.source import open_source
+from pretrainkit.tasks.user_modules import user_object
 from support.aligned_files import CLASSES, NAMES, config_of, files_of, write_folders, write_tars, write_tokenizer
 
 
@@ -325,3 +327,76 @@ def test_images_and_vectors_need_no_text_tokenizer(tmp_path):
     real = np.arange(40) < batch["encoder_length"][0]
     assert batch["encoder_ids"][0, real & (batch["encoder_modality"][0] == 0)].min() >= -1
     assert set(batch["decoder_modality"][0, : batch["decoder_length"][0]].tolist()) == {1}
+
+
+def test_moved_data_are_the_same_and_other_data_of_equal_names_are_not(folders, tokenizer, tmp_path):
+    shutil.copytree(folders, tmp_path / "moved")
+    write_folders(tmp_path / "other", 10)
+    (tmp_path / "other/caption/0000/000000.json").write_text('["a blue table"]')
+    names = (folders, tmp_path / "moved", tmp_path / "other")
+    first, moved, other = (open_source(config_of(str(name), tokenizer), "train").fingerprint for name in names)
+    assert first == moved != other
+
+
+def test_a_users_reader_may_move_with_the_data(tokenizer, tmp_path):
+    fingerprints = set()
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        fingerprints.add(source_with_reader(tmp_path / name, tokenizer, WORDS, "['table']").fingerprint)
+    assert len(fingerprints) == 1
+
+
+VECTORS = "kind='vectors', is_target=False, length=9, vector_width=5"
+PIXELS = "kind='pixels', is_target=False, image_size=4, patch_size=2, num_channels=1"
+IMAGE = "kind='image', image_size=4, patch_size=2, vocab_size=8"
+WORDS = "kind='sequence', length=4, vocab_size=9"
+
+
+def source_with_reader(folder, tokenizer, fields, returned):
+    """Data of captions and a modality `own`, which the user's reader returns from the file 0/a.txt."""
+    (folder / "mine.py").write_text(
+        "import numpy as np\n"
+        "from pretrainkit.recipes.fourm.modality import Modality\n"
+        "from pretrainkit.recipes.fourm.readers import Chunks, Reader\n"
+        "class Own(Reader):\n"
+        "    suffixes = ('.txt',)\n"
+        "    def read(self, content, request):\n"
+        f"        return {returned}\n"
+        "READER = Own()\n"
+        f"OWN = Modality(name='own', {fields}, reader=__file__ + ':READER')\n"
+    )
+    for name in ("caption", "own"):
+        (folder / name / "0").mkdir(parents=True)
+        (folder / name / "0/a.txt").write_text("a red table")
+    own = user_object(f"{folder / 'mine.py'}:OWN")
+    return open_source(config_of(str(folder), tokenizer, names=("caption", own)), "train")
+
+
+@pytest.mark.parametrize(
+    ("fields", "returned", "problem"),
+    [
+        (VECTORS, "np.ones((9, 7))", r"returned float64 \(9, 7\) for .*own/0/a.txt, .* needs numbers \(any, 5\)"),
+        (VECTORS, "np.ones(5)", r"returned float64 \(5,\) for .*a.txt"),
+        (VECTORS, "np.full((9, 5), np.nan)", r"a.txt has NaN in 45 of 45 places"),
+        (VECTORS, "np.full((9, 5), np.inf)", r"a.txt has NaN or infinite values in 45 of 45 places"),
+        (VECTORS, "np.ones(300).reshape(9, 5)", r"mine.py:READER cannot read .*a.txt: ValueError: cannot reshape"),
+        (PIXELS, "np.full((1, 4, 4), 0.5)", r"returned float64 \(1, 4, 4\) for .*a.txt, .* needs uint8 \(1, 4, 4\)"),
+        (PIXELS, "np.zeros((4, 4), np.uint8)", r"returned uint8 \(4, 4\) for .*a.txt"),
+        (IMAGE, "np.full(4, 0.5)", r"returned float64 \(4,\) for .*a.txt, .* needs integers \(4,\)"),
+        (IMAGE, "np.arange(9)", r"returned int64 \(9,\) for .*a.txt"),
+        (WORDS, "None", r"returned None for .*a.txt"),
+        (WORDS, "['table', 3]", r"returned 3 for .*a.txt"),
+        (WORDS, "['v0=-5']", r"returned the number v0=-5 for .*a.txt\n  numbers are v0=0 to v3=999"),
+        (WORDS, "Chunks([['v0=1', 'v1=1000']])", r"returned the number v1=1000 for .*a.txt"),
+    ],
+)
+def test_a_reader_that_returns_something_else_is_named_with_the_file(tokenizer, tmp_path, fields, returned, problem):
+    source = source_with_reader(tmp_path, tokenizer, fields, returned)
+    with pytest.raises(DataError, match=problem):
+        source.build(records_of(source, 1))
+
+
+def test_vectors_of_a_reader_are_cut_to_the_length_of_the_modality(tokenizer, tmp_path):
+    source = source_with_reader(tmp_path, tokenizer, VECTORS, "np.arange(100).reshape(20, 5)")
+    batch = source.build(records_of(source, 1))
+    np.testing.assert_array_equal(batch["vectors/own"], np.arange(45, dtype=np.float32).reshape(1, 9, 5))

@@ -1,6 +1,7 @@
 """Complete runs on generated data: training, exact resume, published files in both directions, two processes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,29 @@ def test_an_export_is_the_run(run: Path, tmp_path: Path, format: str) -> None:
 
 def test_two_processes_train_as_one(run: Path, tmp_path: Path) -> None:
     assert_two_processes_train_as_one(run, tmp_path, "data.microbatch_size=1")
+
+
+def test_a_run_with_a_reader_of_the_user_moves_and_its_export_names_the_file(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for split, num in (("train", 8), ("valid", 4)):
+        write_set(here / split, num, 0 if split == "train" else 1)
+    (here / "mine.py").write_text(
+        "from pretrainkit.recipes.fourm.modality import Modality\n"
+        "from pretrainkit.recipes.fourm.readers import Caption\n"
+        "READER = Caption()\n"
+        "OWN = Modality(name='own', kind='sequence', length=9, vocab_size=9, folder='caption', "
+        "reader=__file__ + ':READER')\n"
+    )
+    data = [f"data.train={here / 'train'}", f"data.valid={here / 'valid'}"]
+    words = f"data.tokenizer={write_tokenizer(here / 'words')}"
+    modalities = f"model.modalities=[rgb@64,{here / 'mine.py'}:OWN]"
+    config = pretrainkit.load_config("fourm/tiny", [*data, words, modalities, *SETTINGS])
+    pretrainkit.train(config, here / "run")
+    shutil.move(here, there)
+    pretrainkit.resume(there / "run", ["num_steps=6"])
+    assert (there / "run/checkpoints/step-00000006").is_dir()
+    pretrainkit.export(there / "run", "safetensors", tmp_path / "exported")
+    modalities_of_export = json.loads((tmp_path / "exported/pretrainkit.json").read_text())["config"]["model"][
+        "modalities"
+    ]
+    assert [modality["reader"] for modality in modalities_of_export] == ["rgb", "mine.py:READER"]

@@ -3,6 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.fourm.modality import MOD7, MOD21, Modalities, Modality, published
 from pretrainkit.recipes.fourm.readers import reader_of
@@ -114,3 +115,9 @@ def test_pixels_become_an_input_as_advised():
 def test_names_are_unique():
     with pytest.raises(ValidationError, match="more than once"):
         MODALITIES.validate_python("caption,caption")
+
+
+def test_a_reader_is_not_a_folder_of_its_name(tmp_path, monkeypatch):
+    (tmp_path / "caption").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert absolute_paths(published("caption")).reader == "caption"

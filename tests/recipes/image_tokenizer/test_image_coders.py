@@ -1,9 +1,14 @@
 """Encoders and decoders: sizes, positions and layers (section 10.1)."""
 
+import io
+
+import numpy as np
 import pytest
 import torch
 
 from pretrainkit.config.base import unread
+from pretrainkit.data.aligned_crops import centre_square
+from pretrainkit.errors import DataError
 from pretrainkit.recipes.image_tokenizer.coders import grid_table, stretched
 from pretrainkit.recipes.image_tokenizer.model import build, prepared
 from pretrainkit.recipes.image_tokenizer.model_config import (
@@ -18,6 +23,7 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UNetConfig,
     UViTConfig,
 )
+from pretrainkit.recipes.image_tokenizer.source import read_image
 from support.tokenizer_data import CODER, RGB, model
 
 CONV = ConvCoderConfig(width=8, multipliers=(1, 2, 1, 2))
@@ -164,3 +170,14 @@ def test_invalid_domains_are_refused() -> None:
         MemcodesConfig(size=4, width=6, num_heads=4)
     assert CodebookConfig(size=3).vocab_size == 3
     assert RGB.has_pixel_range
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"), [(np.nan, "NaN in 1 of 24"), (np.inf, "NaN or infinite values in 1 of 24")]
+)
+def test_features_that_would_make_the_loss_nan_are_refused_with_their_file(value: float, problem: str) -> None:
+    values, file = np.ones((6, 2, 2), np.float32), io.BytesIO()
+    values[0, 0, 0] = value
+    np.save(file, values)
+    with pytest.raises(DataError, match=rf"seen/a.npy has {problem} places"):
+        read_image(file.getvalue(), model(domain=FEATURES), centre_square(16, 16), "seen/a.npy", is_exact=True)

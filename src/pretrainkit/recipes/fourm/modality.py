@@ -68,7 +68,7 @@ class Modality(Config):
     """Width of each vector; vectors only."""
     folder: str | None = None
     """Folder of the modality's files in a data set; null: the name."""
-    reader: Annotated[str, IsPath()]
+    reader: Annotated[str, IsPath(".py")]
     """Reader of the modality's files: one of `readers.READERS`, or module:OBJECT of your own `readers.Reader`."""
 
     @model_validator(mode="after")

@@ -10,10 +10,12 @@ import contextlib
 import gzip
 import io
 import json
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -306,8 +308,7 @@ class Vectors(Reader):
                 f"{request.name} contains vectors of {vectors_LE.shape[1:]} numbers, but {request.modality.name} has "
                 f"{request.modality.vector_width}\n  set its vector_width, or use other files"
             )
-        require_numbers(vectors_LE, request.name)
-        return vectors_LE[: request.modality.max_tokens]
+        return vectors_LE
 
 
 READERS: Mapping[str, Reader] = {
@@ -344,6 +345,70 @@ def reader_of(modality: Modality) -> Reader:
             "  make it an object of a subclass of pretrainkit.recipes.fourm.readers.Reader"
         )
     return reader
+
+
+def read_file(reader: Reader, content: bytes, request: Request) -> Content:
+    """Return the content of a file, without vectors beyond the length of the modality. Raises DataError if the file is
+    broken, or if a reader of the user fails or returns something that does not fit the modality."""
+    modality = request.modality
+    try:
+        value = reader.read(content, request)
+    except DataError:
+        raise
+    except Exception as error:
+        if modality.reader in READERS:
+            raise
+        raise DataError(
+            f"{modality.reader} cannot read {request.name}: {type(error).__name__}: {error}\n"
+            "  replace the file, leave out its sample, or correct the reader (--debug shows where it failed)"
+        ) from error
+    if modality.kind == "sequence":
+        if modality.reader not in READERS:
+            _require_words(value, request)
+        return value
+    size = modality.image_size
+    form, dtypes, shape = {
+        "pixels": ("uint8", "u", (modality.num_channels, size, size)),
+        "image": ("integers", "iu", (modality.max_tokens,)),
+        "vectors": ("numbers", "iuf", (None, modality.vector_width)),
+    }[modality.kind]
+    array = np.asarray(value)
+    fits = array.ndim == len(shape) and all(
+        wanted in (None, own) for own, wanted in zip(array.shape, shape, strict=True)
+    )
+    if not fits or array.dtype.kind not in dtypes or (modality.kind == "pixels" and array.dtype != np.uint8):
+        wanted = ", ".join("any" if side is None else str(side) for side in shape)
+        raise DataError(
+            f"the reader of {modality.name} returned {array.dtype} {array.shape} for {request.name}, but the modality "
+            f"needs {form} ({wanted}{',' * (len(shape) == 1)})\n"
+            f"  correct {modality.reader} or the fields of the modality, or leave out the sample"
+        )
+    if modality.kind == "vectors":
+        array = array[: modality.max_tokens].astype(np.float32)
+        require_numbers(array, request.name, is_finite=True)
+    return array
+
+
+_NUMBER = re.compile(r"v[0-3]=(0|[1-9]\d{0,2})")
+"""Words of the vocabulary for numbers."""
+
+
+def _require_words(value: Content, request: Request) -> None:
+    """Raise DataError if the content is not a sequence, or if one of its numbers is not a word of the vocabulary."""
+    if isinstance(value, str | np.ndarray):  # ids are compared with the vocabulary when they are encoded
+        return
+    words = chain.from_iterable(value.words) if isinstance(value, Chunks) else value
+    for word in words if isinstance(value, list | Chunks) else [value]:
+        if not isinstance(word, str):
+            raise DataError(
+                f"the reader of {request.modality.name} returned {word!r} for {request.name}\n"
+                "  return a text, a list of words, chunks of words, or an array of ids"
+            )
+        if re.match(r"v\d=", word) and not _NUMBER.fullmatch(word):
+            raise DataError(
+                f"the reader of {request.modality.name} returned the number {word} for {request.name}\n"
+                "  numbers are v0=0 to v3=999, without decimals: scale and shift the values to this range"
+            )
 
 
 def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:

@@ -34,7 +34,7 @@ from pretrainkit.recipes.fourm.config import FourMRun, FourMSetConfig
 from pretrainkit.recipes.fourm.masking import Contents, Masking
 from pretrainkit.recipes.fourm.mixtures import Bound
 from pretrainkit.recipes.fourm.modality import Modality, as_setting
-from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_of
+from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, read_file, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids, Ragged, spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 from pretrainkit.recipes.recipe import Split
@@ -93,7 +93,7 @@ class SampleSet:
             data=self.data,
             name=self.samples.name(self.folders[number], index),
         )
-        return self._readers[number].read(content, request)
+        return read_file(self._readers[number], content, request)
 
     def parts(self, index: int, size: tuple[int, int] | None) -> list[Part]:
         """Return all parts of a sample for which tokens are stored; without stored parts, the part that evaluation
@@ -149,8 +149,10 @@ class FourMSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of file names and of every setting that a batch depends on, but not of contents."""
-        parts = [self.split, self.masking.model_dump_json(), *(m.model_dump_json() for m in self.modalities)]
+        """Digest of file names, of a few contents, and of every setting that a batch depends on."""
+        # The user's readers may have moved with the data.
+        modalities = [m.model_copy(update={"reader": m.reader.rpartition("/")[2]}) for m in self.modalities]
+        parts = [self.split, self.masking.model_dump_json(), *(m.model_dump_json() for m in modalities)]
         parts += [self.data.model_dump_json(include=_FIELDS_OF_EXAMPLES)]
         for sample_set in self.sets:
             settings = sample_set.config.model_dump_json(exclude={"path", "weight"})

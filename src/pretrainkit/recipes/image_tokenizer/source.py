@@ -22,6 +22,7 @@ from pretrainkit.data.aligned_samples import (
     open_samples,
     read_array,
     read_map,
+    require_numbers,
     standardised,
 )
 from pretrainkit.data.source import BatchSource, Records
@@ -104,6 +105,7 @@ def _features(content: bytes, model: ImageTokenizerModelConfig, name: str) -> ND
             f"{model.image_size} needs floats {expected_shape}\n"
             "  set image_size to the number of rows of the map times patch_size, or compute the features again"
         )
+    require_numbers(values, name, is_finite=True)
     return values.astype(np.float32)
 
 
@@ -124,7 +126,7 @@ class ImageSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the files' names and of every setting that affects a batch, but not of the files' contents."""
+        """A digest of the files' names, of a few contents, and of every setting that affects a batch."""
         fields = {"crop", "min_image_size", "image_size_step"}
         parts = [self.split, self.model.domain.model_dump_json(), str(self.model.image_size), *self.folders]
         parts += [self.data.model_dump_json(include=fields), *(samples.fingerprint for samples in self.sets)]

@@ -22,7 +22,7 @@ from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.plan import inputs_named, require_inputs
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
-from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_of
+from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, read_file, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.source import UNKNOWN_SIZE, FourMSource, set_name
 from pretrainkit.recipes.fourm.text import TextVocabulary
@@ -186,7 +186,7 @@ class Link:
     def _read(self, file: File, modality: Modality, example: Example) -> Content:
         generator, part = rng.generator(_READERS), self._part(example)
         request = Request(modality, part, generator, is_training=False, data=self.config.data, name=file.name)
-        return reader_of(modality).read(file.content, request)
+        return read_file(reader_of(modality), file.content, request)
 
     def _part(self, example: Example) -> Part:
         files = {**example.truth, **{name: v for name, v in example.values.items() if isinstance(v, File)}}
