@@ -19,7 +19,6 @@ from pretrainkit.corpus.wikipedia.clean import Cleaner
 from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
-from pretrainkit.corpus.wikipedia.word_lists import words
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import Format, ReadOptions, find_sources
@@ -54,13 +53,13 @@ _OVERRIDES = [
 ]
 _YAML = ("- ", ": ", "? ", "&a ", "*a", "<<: *a", "!!python/object/apply:os.system [id]", "!!binary ", "|", ">", "---")
 _YAML += ("!!set {a}", "!!timestamp 2001-01-01", "0o17", "1_000", "null", "~", "extends: ", "recipe: ", "{", "}", "\t")
-_WIKI = words(
+_WIKI = (
     "{{ }} {{{ }}} [[ ]] [ ] {| |} |- | || ! !! = == === ' '' <ref> </ref> <ref/> <nowiki> </nowiki> <!-- -->"
     " <br> <math> </math> <sup> </sup> <su <a <div </div> <table> * # : ; & &nbsp; &amp; &#x; &#0; http://a // ( ) , ."
     " 2 __TOC__ convert cvt km ft in C F -1 1/2 to lang de val formatnum: #if: #ifeq: #switch: #expr: 1+1 lc: nowrap as"
     " of birth date File: Category: fr: :Category: w: frac chem unité name=x adj=mid disp=or sigfig=2 a b é 東"
     " {{convert| ''' ''''' [[File: \U000f0020 \U000f0101 \U000f0100"
-)
+).split()
 _MARKUP = """{{Infobox town|name=A|area={{convert|2|km|ft|sigfig=2|adj=mid|disp=or}}}}
 '''A''' is a [[town (b)|town]] in {{lang|de|'''B'''}}.<ref name="x">{{cite|a=1}}</ref> [[File:a.jpg|thumb|A [[b]]]]
 == H ==

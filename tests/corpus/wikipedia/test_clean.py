@@ -13,7 +13,6 @@ from pretrainkit.corpus.wikipedia.compat import FUNCTIONS, wikiextractor_text
 from pretrainkit.corpus.wikipedia.elements import SUBSCRIPTS, SUPERSCRIPTS
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
-from pretrainkit.corpus.wikipedia.word_lists import words
 from support.wiki_dumps import HEAD
 
 SITE = parse_site(HEAD)
@@ -54,10 +53,10 @@ def test_markup_becomes_the_visible_text(wikitext, text):
     assert clean(wikitext) == text
 
 
-GREEK = words(
+GREEK = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
     "psi omega digamma"
-)
+).split()
 VARIANTS = {
     "varepsilon": "GREEK SMALL LETTER EPSILON",
     "vartheta": "GREEK THETA SYMBOL",
@@ -68,7 +67,7 @@ VARIANTS = {
     "varphi": "GREEK SMALL LETTER PHI",
 } | {
     f"var{name}": f"GREEK CAPITAL LETTER {name.upper().replace('MBDA', 'MDA')}"
-    for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
+    for name in "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split()
 }
 UNICODE_SIGNS = {
     "times": "MULTIPLICATION SIGN", "div": "DIVISION SIGN", "cdot": "MIDDLE DOT", "pm": "PLUS-MINUS SIGN",

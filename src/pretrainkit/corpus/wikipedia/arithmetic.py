@@ -7,17 +7,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pretrainkit.corpus.wikipedia.word_lists import words
-
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     getattr(ast, node): getattr(operator, name)
     for node, name in zip(
-        words("Add Sub Mult Div Mod FloorDiv BitXor BitAnd BitOr Eq NotEq Lt LtE Gt GtE"),
-        words("add sub mul truediv mod floordiv xor and_ or_ eq ne lt le gt ge"),
+        "Add Sub Mult Div Mod FloorDiv BitXor BitAnd BitOr Eq NotEq Lt LtE Gt GtE".split(),
+        "add sub mul truediv mod floordiv xor and_ or_ eq ne lt le gt ge".split(),
         strict=True,
     )
 } | {ast.Pow: lambda base, power: _power(base, power)}
-_FUNCTIONS = {name: getattr(math, name) for name in words("floor ceil trunc exp sin cos tan asin acos atan")}
+_FUNCTIONS = {name: getattr(math, name) for name in "floor ceil trunc exp sin cos tan asin acos atan".split()}
 _FUNCTIONS |= {"ln": math.log, "abs": abs}
 _NAMES: dict[str, Any] = _FUNCTIONS | {"pi": math.pi, "e": math.e}
 _NAMES |= {"round": round, "int": int, "float": float, "max": max, "min": min}

@@ -14,7 +14,6 @@ from pretrainkit.corpus.wikipedia.nesting import Nesting
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import INTERLANGUAGE, INTERWIKI, Site
 from pretrainkit.corpus.wikipedia.templates import Templates
-from pretrainkit.corpus.wikipedia.word_lists import words
 
 _QUOTES = re.compile(r"'{4,}")
 _APOSTROPHE = re.compile(r"'''(?=\w)(?<=\w''')")
@@ -252,7 +251,7 @@ TEX_SIGNS = (
     {
         # Names that HTML and TeX share.
         name: html5[f"{name};"]
-        for name in words(
+        for name in (
             "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma "
             "sigma tau upsilon phi chi psi omega digamma vartheta varkappa varpi varrho Alpha Beta Gamma Delta "
             "Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau Upsilon Phi Chi Psi Omega "
@@ -260,21 +259,21 @@ TEX_SIGNS = (
             "propto rightarrow leftarrow leftrightarrow mapsto Rightarrow Leftarrow Leftrightarrow in notin "
             "subset subseteq supset supseteq cup cap emptyset setminus forall wedge vee sum prod int oint nabla "
             "hbar ell Re Im aleph prime perp parallel mid angle langle rangle"
-        )
+        ).split()
     }
     | {
         f"var{name}": html5[f"{name};"]
-        for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
+        for name in "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split()
     }
     | {
         "varphi": "φ", "varepsilon": "ε", "Digamma": "Ϝ", "cdot": "·", "circ": "∘", "ast": "∗", "neq": "≠",
         "infty": "∞", "to": "→", "gets": "←", "exists": "∃", "neg": "¬", "lnot": "¬", "land": "∧", "lor": "∨",
         "partial": "∂", "ldots": "…", "dots": "…", "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "quad": " ", "qquad": " ",
     }
-    | dict.fromkeys(words("left right displaystyle textstyle"), "")
+    | dict.fromkeys("left right displaystyle textstyle".split(), "")
     | {
         name: name
-        for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")
+        for name in "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min".split()
     }
 )  # fmt: skip
 """TeX command to the text that it displays: letters, signs, spaces and function names."""

@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from pretrainkit.corpus.wikipedia.arithmetic import python_value
 from pretrainkit.corpus.wikipedia.options import Extraction
-from pretrainkit.corpus.wikipedia.word_lists import words
 
 _MAX_DEPTH = 50
 """Maximum nesting depth of templates. WikiExtractor's limit is Python's stack."""
@@ -34,9 +33,9 @@ _IMAGE = re.compile(
 )
 _ENTITY = re.compile(r"&#?(\w+);")
 _CODE = re.compile(r"&lt;syntaxhighlight (?:(?!&gt;).)*&gt;(.*?)&lt;/syntaxhighlight&gt;", re.DOTALL)
-_TAGS_ONLY = words(
+_TAGS_ONLY = (
     "abbr b big blockquote center cite em font h1 h2 h3 h4 hiero i kbd p plaintext s span strike strong tt u var a"
-)
+).split()
 _MARKUP = re.compile(
     r"<!--|<\s*+(?:br|hr|nobr|ref|references|nowiki)\b[^>]{0,1000}/\s*>|"
     rf"<(?:{'|'.join(_TAGS_ONLY)})\b[^>]*+>|</\s*+(?:{'|'.join(_TAGS_ONLY)})>",
@@ -47,10 +46,10 @@ _DISCARDED = {
         re.compile(rf"<\s*+{name}\b[^>/]{{0,1000}}+>", re.IGNORECASE),
         re.compile(rf"<\s*+/\s*+{name}>", re.IGNORECASE),
     )
-    for name in words(
+    for name in (
         "gallery timeline noinclude pre table tr td th caption div form input select option textarea ul li ol dl dt dd "
         "menu dir ref references img imagemap source small sub sup indicator"
-    )
+    ).split()
 }
 _OPENED = re.compile(r"<\s*(\w+)")
 _PLACEHOLDERS = {

@@ -6,28 +6,26 @@ Takes linear time: each tag is parsed once, and a missing closing tag is searche
 import re
 from collections.abc import Callable
 
-from pretrainkit.corpus.wikipedia.word_lists import words
-
 _TAG = re.compile(r"<(?:!--|/?([a-zA-Z][a-zA-Z0-9]*)\b[^<>]*>)")
 _DROPPED = frozenset(
-    words(
+    (
         "ref references gallery timeline score imagemap syntaxhighlight source graph mapframe maplink templatedata "
         "inputbox categorytree indicator hiero table form input select option textarea style script templatestyles "
         "noinclude pre ce chem listing charinsert section languages dynamicpagelist quiz rss math"
-    )
+    ).split()
 )
 """Elements whose content is not running text. The content of `math` is converted to text."""
-_BREAKS = dict.fromkeys(words("br hr p div blockquote center poem ul ol dl"), "\n\n") | {
+_BREAKS = dict.fromkeys("br hr p div blockquote center poem ul ol dl".split(), "\n\n") | {
     "li": "\n* ",
     "dd": "\n: ",
     "dt": "\n; ",
 }
 _KEPT = frozenset(
-    words(
+    (
         "abbr b bdi bdo big cite code del dfn em font h1 h2 h3 h4 h5 h6 i ins kbd mark nobr onlyinclude "
         "includeonly q rb rp rt ruby s samp small span strike strong sub sup tt u var wbr noindex tr td th caption "
         "thead tbody tfoot col colgroup main article time data a"
-    )
+    ).split()
 )
 """Elements whose tags are removed and whose content is kept."""
 _KNOWN = _DROPPED | _KEPT | _BREAKS.keys() | {"nowiki"}

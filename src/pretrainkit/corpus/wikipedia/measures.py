@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pretrainkit.corpus.wikipedia.units import BELOW, Unit, find_unit
-from pretrainkit.corpus.wikipedia.word_lists import words
 
 _NUMBER = re.compile(r"([-−+±~]?)([\d,   ]*\.?\d+|\d[\d,   ]*\.)(?:e([-+−]?\d{1,3}))?", re.IGNORECASE)
 _FRACTION = re.compile(r"([-−]?)(?:(\d{1,9})\s*[+ ]\s*)?(\d{1,9})[/⁄]{1,2}(\d{1,9})")
@@ -27,7 +26,7 @@ _SEPARATORS = {"or": " or ", "/": " / ", "slash": " / ", "comma": ", "}
 _AMERICAN = (("litre", "liter"), ("metre", "meter"), ("tonne", "metric ton"))
 _MAX_DECIMALS = 12
 _GROUPS = {"en": (",", "."), "": (",", "."), "fr": ("\u202f", ",")} | dict.fromkeys(
-    words("de it nl pt tr id ca da el ro sr vi"), (".", ",")
+    "de it nl pt tr id ca da el ro sr vi".split(), (".", ",")
 )
 """Language to (thousands separator, decimal point). All other languages have a no-break space and a comma."""
 _TOO_LARGE = 1e18

@@ -4,12 +4,10 @@ import html
 import re
 from dataclasses import dataclass
 
-from pretrainkit.corpus.wikipedia.word_lists import words
-
 # Even numbers are kinds of pages; each following odd number is the talk namespace of that kind.
 _CANONICAL = {-2: "Media", -1: "Special", 1: "Talk"} | {
     2 * number + is_talk: name + " talk" * is_talk
-    for number, name in enumerate(words("User Project File MediaWiki Template Help Category"), 1)
+    for number, name in enumerate("User Project File MediaWiki Template Help Category".split(), 1)
     for is_talk in (0, 1)
 }
 """Number to English name; valid in every edition in addition to its translated names."""
@@ -17,7 +15,7 @@ _HIDDEN = frozenset({-2, 6, 14})
 """Media, File, Category: links to these namespaces are not part of the running text."""
 _TEMPLATE = 10
 INTERLANGUAGE = frozenset(
-    words(
+    (
         "ab ace ady af ak als am an ang ar arc ary arz as ast atj av avk awa ay az azb ba ban bar bat-smg bcl be "
         "be-tarask be-x-old bg bh bi bjn bm bn bo bpy br bs bug bxr ca cbk-zam cdo ce ceb ch cho chr chy ckb co cr "
         "crh cs csb cu cv cy da de din diq dsb dty dv dz ee el eml en eo es et eu ext fa ff fi fiu-vro fj fo fr frp "
@@ -29,15 +27,15 @@ INTERLANGUAGE = frozenset(
         "roa-tara ru rue rw sa sah sat sc scn sco sd se sg sh shi shn si simple sk skr sl sm smn sn so sq sr srn ss "
         "st stq su sv sw szl szy ta tay tcy te tet tg th ti tk tl tn to tpi tr trv ts tt tum tw ty tyv udm ug uk ur "
         "uz ve vec vep vi vls vo wa war wo wuu xal xh xmf yi yo yue za zea zh zh-classical zh-min-nan zh-yue zu"
-    )
+    ).split()
 )
 """Language codes: a link with such a prefix is shown in the margin instead of the text."""
 
 INTERWIKI = frozenset(
-    words(
+    (
         "w wikt wiktionary wikipedia s wikisource q wikiquote b wikibooks n wikinews v wikiversity voy wikivoyage "
         "species wikispecies commons c m meta d wikidata mw mediawikiwiki foundation doi arxiv imdbtitle imdbname"
-    )
+    ).split()
 )
 """Prefixes of other wikis. The visible text of a link excludes them."""
 

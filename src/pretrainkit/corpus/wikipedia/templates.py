@@ -13,7 +13,6 @@ from pretrainkit.corpus.wikipedia.arithmetic import evaluate
 from pretrainkit.corpus.wikipedia.elements import ERROR, guard
 from pretrainkit.corpus.wikipedia.measures import convert, group_digits
 from pretrainkit.corpus.wikipedia.site import Site
-from pretrainkit.corpus.wikipedia.word_lists import words
 
 Arguments = dict[str, str]
 """Name, or position from "1", to trimmed text."""
@@ -21,7 +20,7 @@ Arguments = dict[str, str]
 _MAX_SOUND = 6
 """Maximum length of a single sound, including its brackets."""
 _RAISED, _LOWERED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"), str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-_MONTHS = words("January February March April May June July August September October November December")
+_MONTHS = "January February March April May June July August September October November December".split()
 
 
 @dataclass(frozen=True)
