@@ -36,7 +36,7 @@ from pretrainkit.corpus.shards import (
 )
 from pretrainkit.corpus.shuffle import identity
 from pretrainkit.corpus.word_tables import Order, Tally, new_table
-from pretrainkit.corpus.words import record_counted, write_table
+from pretrainkit.corpus.words import record_counted, work_of, write_table
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import fingerprint
 from pretrainkit.files.skips import Skips
@@ -212,7 +212,7 @@ class CountWords(PipelineStep):
         self.out, self.reader, self.memory_bytes = Path(out), reader, memory_bytes
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
-        folder = _counting_folder(self.out) / f"task-{rank:05d}"
+        folder = work_of(self.out) / f"task-{rank:05d}"
         shutil.rmtree(folder, ignore_errors=True)
         tally = Tally(folder, self.memory_bytes)
         for document in data or ():
@@ -243,7 +243,7 @@ class MergeCounts(PipelineStep):
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
         _check_single(self, world_size)
-        work = _counting_folder(self.out)
+        work = work_of(self.out)
         records = _task_records(work, {}, "CountWords")
         num_bad = sum(record["skips"]["num_bad"] for record in records)  # each task checked its own limit
         skips = Skips.of(records, num_bad)
@@ -258,10 +258,6 @@ class MergeCounts(PipelineStep):
             memory_bytes=self.memory_bytes,
         )
         shutil.rmtree(work)
-
-
-def _counting_folder(out: Path) -> Path:
-    return out.with_name(f".{out.name}.work")
 
 
 def _check_single(step: PipelineStep, world_size: int) -> None:

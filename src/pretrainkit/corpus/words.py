@@ -182,14 +182,14 @@ def count_words(
         if out.exists():
             manifest = _existing(out, input_key, progress)
             # A command that was killed at its end may have left its work folder.
-            shutil.rmtree(_work_of(out), ignore_errors=True)
+            shutil.rmtree(work_of(out), ignore_errors=True)
             return manifest
     counting = {name: value for name, value in settings.items() if name != "order"}
     total_bytes = sum(source.num_bytes for source in sources)
     groups = group_sources(sources, max(64_000_000, total_bytes // 128))
     runner = StageRunner(engine, workers, memory_bytes, progress)
     resources = runner.resources(len(groups), total_bytes)
-    with work_folder(_work_of(out), settings, out) as work:
+    with work_folder(work_of(out), settings, out) as work:
         if len(groups) == 1 and engine.is_local:  # count directly into the final table
             progress.stage("counting", total_bytes, "B")
             skips, tally = Skips(max_bad), Tally(work / "one", resources.memory_bytes)
@@ -266,7 +266,8 @@ def write_table(
     return manifest
 
 
-def _work_of(out: Path) -> Path:
+def work_of(out: Path) -> Path:
+    """Return the folder for the unfinished work on the table `out`."""
     return out.with_name(f".{out.name}.work")
 
 
