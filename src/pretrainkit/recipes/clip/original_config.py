@@ -6,14 +6,13 @@ error. A key without a counterpart is an error if it would change the result, an
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from pretrainkit.config.explain import explain, nearest
-from pretrainkit.config.loader import flatten, parse_override
+from pretrainkit.config.loader import flatten, nested, parse_override
 from pretrainkit.config.yaml import parse_yaml, read_text
 from pretrainkit.errors import ConfigError
 from pretrainkit.images import ops
@@ -336,11 +335,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
     }
     if projection == "residual":
         fields["model.projection.dropout"] = v["model.projection.complex_projection.drop_out"]
-    tree: dict[str, Any] = {}
-    for path, value in fields.items():
-        *groups, name = path.split(".")
-        reduce(lambda below, group: below.setdefault(group, {}), groups, tree)[name] = value
-    return ClipRun.model_validate(tree)
+    return ClipRun.model_validate(nested(fields))
 
 
 def _optimizer(v: dict[str, Any]) -> dict[str, Any]:
