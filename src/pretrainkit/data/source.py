@@ -6,16 +6,18 @@ Dimensions: B examples.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.rng import fold
 
 if TYPE_CHECKING:
     from pretrainkit.workers.processes import Progress
 
+T = TypeVar("T")
 _READ_AT_ONCE = 64
 
 
@@ -31,6 +33,16 @@ class Records:
     """(B,) index of the example within its component."""
     key: NDArray[np.uint64]
     """(B,) random key of (seed, source, epoch, index)."""
+
+    def held_out_keys(self, stream: int) -> NDArray[np.uint64]:
+        """Return keys of `stream` that depend on neither the seed nor the epoch, so that losses on held-out examples
+        are comparable."""
+        return fold(fold(stream, self.source), self.index)
+
+    def by_component(self, components: Sequence[T]) -> list[tuple[T, NDArray[np.int64]]]:
+        """Return each component that has examples in the batch, with their rows."""
+        rows = [np.flatnonzero(self.source == number) for number in range(len(components))]
+        return [(component, own) for component, own in zip(components, rows, strict=True) if len(own)]
 
     def take(self, rows: slice | NDArray[np.integer]) -> "Records":
         """Return the records of `rows`."""

@@ -21,7 +21,7 @@ from pretrainkit.recipes.bert.chunks import ChunkIndex, chunks_of
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
-from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.rng import Keys, stream_key
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.special import SpecialIds
@@ -118,7 +118,7 @@ class BertSource(BatchSource):
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         lengths_B = np.empty(len(records), np.int64)
-        for component, own in self._by_component(records):
+        for component, own in records.by_component(self.components):
             lengths_B[own] = self._lengths(component, records.index[own])
         return lengths_B
 
@@ -133,16 +133,14 @@ class BertSource(BatchSource):
 
     def examples(self, records: Records) -> Examples:
         """Return the masked examples, before they are arranged in rows or packed."""
-        # The keys of held-out examples do not depend on the seed or the epoch.
-        is_train = self.split == "train"
-        keys = records.key if is_train else fold(fold(_VALID, records.source), records.index)
+        keys = records.key if self.split == "train" else records.held_out_keys(_VALID)
         segments, text = self._segments(records, keys)
         return layouts.assemble(segments, text, keys, self.masking, self.special)
 
     def _segments(self, records: Records, keys: Keys) -> tuple[Segments, NDArray[np.integer]]:
         """Return the segments of all examples, and their tokens, example by example."""
         drawn = []
-        for component, own in self._by_component(records):
+        for component, own in records.by_component(self.components):
             segments = draw_segments(
                 component.chunks,
                 records.index[own],
@@ -168,12 +166,6 @@ class BertSource(BatchSource):
             if len(text):
                 tokens[source_of_token == records.source[own][0]] = text
         return merged, tokens
-
-    def _by_component(self, records: Records) -> list[tuple[Component, slice | NDArray[np.int64]]]:
-        """Return each component with the indices of its rows in the batch."""
-        if len(self.components) == 1:
-            return [(self.components[0], slice(None))]
-        return [(c, np.flatnonzero(records.source == number)) for number, c in enumerate(self.components)]
 
 
 def open_source(config: BertRun, split: Split) -> BertSource:

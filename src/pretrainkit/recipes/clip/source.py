@@ -113,7 +113,7 @@ class ClipSource(BatchSource):
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """Return the batch of these pairs. Raises DataError if a row is bad and must not be replaced, or if too many
         rows are bad."""
-        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
+        keys = records.key if self.split == "train" else records.held_out_keys(_VALID)
         num, size, data = len(records), self._pixels.size, self.config.data
         batch: dict[str, np.ndarray] = {
             "image": np.empty((num, 3, size, size), self._pixels.dtype),

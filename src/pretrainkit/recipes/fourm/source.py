@@ -222,9 +222,7 @@ class FourMSource(BatchSource):
 
     def keys(self, records: Records) -> rng.Keys:
         """Return the random keys of examples, (B,). All random choices depend on them."""
-        if self.split == "train":
-            return records.key
-        return rng.fold(rng.fold(_VALID, records.source), records.index)
+        return records.key if self.split == "train" else records.held_out_keys(_VALID)
 
     def _sequences(self, contents: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ragged:
         vocabulary = self.vocabulary

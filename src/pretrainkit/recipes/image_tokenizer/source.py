@@ -136,7 +136,7 @@ class ImageSource(BatchSource):
         return np.full(len(records), self.model.num_tokens, np.int64)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        keys = records.key if self.split == "train" else rng.fold(rng.fold(_VALID, records.source), records.index)
+        keys = records.key if self.split == "train" else records.held_out_keys(_VALID)
         images = [
             self.read(source, index, key)
             for source, index, key in zip(

@@ -110,7 +110,7 @@ class PixelSource(BatchSource):
     def examples(self, records: Records) -> Examples:
         """Return rows with their masks, before packing."""
         num_text_patches_B = self._num_text_patches(records)
-        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
+        keys = records.key if self.split == "train" else records.held_out_keys(_VALID)
         is_masked_BL = draw_masks(self.config.objective, keys, num_text_patches_B, self.config.data.max_patches)
         num_patches = int(num_text_patches_B.max(initial=0)) + 1
         pixels = self._pixels(records, num_patches)
@@ -118,7 +118,7 @@ class PixelSource(BatchSource):
 
     def _num_text_patches(self, records: Records) -> NDArray[np.int32]:
         num_patches_B = np.empty(len(records), np.int32)
-        for component, indices in self._by_component(records):
+        for component, indices in records.by_component(self.components):
             num_patches_B[indices] = component.num_text_patches(
                 records.index[indices], self._font_choices(records, indices)
             )
@@ -131,7 +131,7 @@ class PixelSource(BatchSource):
     def _pixels(self, records: Records, num_patches: int) -> NDArray[np.uint8]:
         P = self.config.model.patch_size
         strips: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(records)
-        for component, indices in self._by_component(records):
+        for component, indices in records.by_component(self.components):
             strips_of_component = component.strips(records.index[indices], self._font_choices(records, indices))
             if self._augmenter.recolors:
                 strips_of_component = self._augmenter.recolored(strips_of_component, records.key[indices])
@@ -147,15 +147,6 @@ class PixelSource(BatchSource):
         for row, strip in zip(pixels, strips, strict=True):
             row[:, : strip.shape[1]] = strip if strip.ndim == row.ndim else strip[..., None]
         return pixels
-
-    def _by_component(self, records: Records) -> list[tuple[Rows, NDArray[np.int64]]]:
-        """Return each component with the indices of its rows in the batch."""
-        indices_of_components = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
-        return [
-            (component, indices)
-            for component, indices in zip(self.components, indices_of_components, strict=True)
-            if len(indices)
-        ]
 
 
 def open_source(config: PixelRun, split: Split) -> PixelSource:

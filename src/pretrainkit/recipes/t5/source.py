@@ -111,17 +111,17 @@ class DenoisingSource(BatchSource):
         """Return (B,) numbers of tokens of inputs and targets together; an upper bound if the number of runs is
         random."""
         lengths = np.empty(len(records), np.int64)
-        for component, own in self._by_component(records):
+        for component, own in records.by_component(self.components):
             lengths[own] = component.denoiser.most_tokens(component.index.lengths(records.index[own]))
         return lengths
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
         """Return inputs (None without inputs) and targets before their layout in rows; two per record if
         `is_paired`."""
-        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
+        keys = records.key if self.split == "train" else records.held_out_keys(_VALID)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
-        for component, own in self._by_component(records):
+        for component, own in records.by_component(self.components):
             text = component.index.read(component.shards, records.index[own])
             own_inputs, own_targets = component.denoiser.examples(text, keys[own])
             if self.is_paired:
@@ -139,11 +139,6 @@ class DenoisingSource(BatchSource):
         return features.lay_out(
             self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=self.is_paired
         )
-
-    def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
-        """Return each component that has examples in the batch, with their rows."""
-        rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
-        return [(component, own) for component, own in zip(self.components, rows, strict=True) if len(own)]
 
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
