@@ -132,29 +132,14 @@ class Steps:
             more = {name: value for name, value in offered.items() if name in requested}
             self._calls.append((step, callable_of(step), "rng" in requested, more))
 
-    def apply(self, example: Mapping[str, Any], epoch: int, index: int) -> Example:
-        """Return the example after all steps, each of which maps one example to one."""
-        for number, (step, function, is_random, more) in enumerate(self._calls):
-            assert function is not None
-            try:
-                if is_random:
-                    rng = random_generator(self._key, epoch, index, self._first + number)
-                    result = function(example, rng=rng, **more)
-                else:
-                    result = function(example, **more)
-                example = _checked(result)
-            except Exception as error:
-                raise self._explained(error, step, index) from error
-        return dict(example)
-
-    def several(self, example: Mapping[str, Any], index: int) -> list[Example]:
-        """Return the examples that follow from one example of the source: none, one or more."""
+    def apply(self, example: Mapping[str, Any], epoch: int, index: int) -> list[Example]:
+        """Return the examples that follow from example `index`: one, or any number if steps filter or multiply."""
         examples = [dict(example)]
         for number, (step, function, is_random, more) in enumerate(self._calls):
             assert function is not None
             arguments: dict[str, Any] = dict(more)
             if is_random:
-                arguments["rng"] = random_generator(self._key, 0, index, self._first + number)
+                arguments["rng"] = random_generator(self._key, epoch, index, self._first + number)
             try:
                 if isinstance(step, Filter):
                     examples = [part for part in examples if function(part, **arguments)]
@@ -232,7 +217,7 @@ class SourceExamples(Examples):
         """Return the examples that follow from example `index` of the source."""
         if self._kept is not None and index in self._kept:
             return self._kept[index]
-        examples = self._steps.several(self._source.example(self._split, index), index)
+        examples = self._steps.apply(self._source.example(self._split, index), 0, index)
         if self._kept is not None:
             self._kept[index] = examples
         return examples
@@ -263,7 +248,7 @@ class StepsOver(Examples):
 
     def at(self, index: int, epoch: int) -> Example:
         """Return example `index` of an epoch."""
-        return self._steps.apply(self._base[index], epoch, index)
+        return self._steps.apply(self._base[index], epoch, index)[0]
 
 
 class BoundTask(Examples):

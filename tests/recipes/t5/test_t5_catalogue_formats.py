@@ -21,7 +21,7 @@ def rows(name, row):
     task = REGISTRY.get_task(name)
     steps = task.preprocessors[: next(n for n, step in enumerate(task.preprocessors) if isinstance(step, CacheMarker))]
     made = Steps(name, steps[:-1], first=0, seed=0, lengths=None, features=task.features)
-    return made.several(row, 0)
+    return made.apply(row, 0, 0)
 
 
 PAIR = {"sentence1": "A b.", "sentence2": "C d?"}
