@@ -25,8 +25,9 @@ _OWN_CODE = "1"
 """Version of our own preprocessors. Raise it when one of them returns other examples for the same records."""
 
 
-def identity(value: Any) -> Any:
-    """Return a JSON value that describes `value`.
+def identity(value: Any, within: tuple[int, ...] = ()) -> Any:
+    """Return a JSON value that describes `value`. `within` has the ids of the values around it, because values may
+    refer to each other.
 
     The description of a function has its code, its defaults, its enclosed variables, and the plain data and functions
     of its own module that it uses. That of an object has its class, the code of its `__call__`, and its public
@@ -34,11 +35,6 @@ def identity(value: Any) -> Any:
     Python. Functions and classes of pretrainkit count by name and `_OWN_CODE`, so that rewording them
     changes nothing.
     """
-    return _identity(value, ())
-
-
-def _identity(value: Any, within: tuple[int, ...]) -> Any:
-    """Describe `value`; `within` has the ids of the values around it, because values may refer to each other."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if id(value) in within:
@@ -51,23 +47,23 @@ def _identity(value: Any, within: tuple[int, ...]) -> Any:
     if isinstance(value, Path):
         return ["path", str(value)]
     if isinstance(value, re.Pattern):
-        return ["pattern", _identity(value.pattern, inside), value.flags]
+        return ["pattern", identity(value.pattern, inside), value.flags]
     if isinstance(value, (list, tuple)):
-        return [_identity(item, inside) for item in value]
+        return [identity(item, inside) for item in value]
     if isinstance(value, (set, frozenset)):
-        return ["set", sorted(repr(_identity(item, inside)) for item in value)]
+        return ["set", sorted(repr(identity(item, inside)) for item in value)]
     if isinstance(value, Mapping):
-        return {repr(key): _identity(item, inside) for key, item in value.items()}
+        return {repr(key): identity(item, inside) for key, item in value.items()}
     if isinstance(value, np.generic):
         return ["number", value.dtype.str, repr(value.item())]
     if isinstance(value, np.ndarray):
         return ["array", value.dtype.str, list(value.shape), _hex(np.ascontiguousarray(value).tobytes())]
     if isinstance(value, functools.partial):
-        return ["partial", *(_identity(part, inside) for part in (value.func, value.args, value.keywords))]
+        return ["partial", *(identity(part, inside) for part in (value.func, value.args, value.keywords))]
     if isinstance(value, FunctionType):
         return _of_function(value, inside)
     if inspect.ismethod(value):
-        return ["method", _identity(value.__func__, inside), _identity(value.__self__, inside)]
+        return ["method", identity(value.__func__, inside), identity(value.__self__, inside)]
     if inspect.isclass(value) or inspect.isbuiltin(value) or inspect.ismodule(value):
         return ["name", _first_name(getattr(value, "__module__", "")), getattr(value, "__qualname__", value.__name__)]
     return _of_object(value, inside)
@@ -82,8 +78,8 @@ def _of_function(function: FunctionType, inside: tuple[int, ...]) -> Any:
             value = function.__globals__[name]
             is_near = isinstance(value, FunctionType) and value.__module__ == function.__module__
             if is_near or isinstance(value, _PLAIN):
-                used[name] = _identity(value, inside)
-    settings = [_identity(part, inside) for part in (function.__defaults__, function.__kwdefaults__, enclosed)]
+                used[name] = identity(value, inside)
+    settings = [identity(part, inside) for part in (function.__defaults__, function.__kwdefaults__, enclosed)]
     return ["function", function.__qualname__, code, *settings, used]
 
 
@@ -95,7 +91,7 @@ def _of_object(value: Any, inside: tuple[int, ...]) -> Any:
         attributes = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
     call = inspect.getattr_static(kind, "__call__", None)
     code = _code(call) if isinstance(call, FunctionType) else ""
-    return ["object", f"{_first_name(kind.__module__)}.{kind.__qualname__}", code, _identity(attributes, inside)]
+    return ["object", f"{_first_name(kind.__module__)}.{kind.__qualname__}", code, identity(attributes, inside)]
 
 
 def _first_name(module: str | None) -> str | None:
