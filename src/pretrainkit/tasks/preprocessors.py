@@ -92,11 +92,7 @@ def tokenize(keep_text: bool = True) -> Tokenize:
 
 def append_eos(example: Mapping[str, Any], features: Features) -> Example:
     """Append EOS to features with `add_eos`. It is cut off again from features that are too long for the model."""
-    changed = dict(example)
-    for name, feature in features.items():
-        if name in changed and feature.add_eos:
-            changed[name] = _with_eos(changed[name], feature, None)
-    return changed
+    return append_eos_after_trim(example, features, None)
 
 
 def append_eos_after_trim(example: Mapping[str, Any], features: Features, lengths: Lengths | None) -> Example:
