@@ -297,12 +297,10 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: bool = Option(False, "--debug", help="Show tracebacks of errors."),
+    debug: Debug = False,
     version: bool = Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
 ) -> None:
     """From raw data to an evaluated, exported model trained from scratch."""
-    if debug:
-        os.environ["PRETRAINKIT_DEBUG"] = "1"
 
 
 def main() -> None:

@@ -4,11 +4,11 @@ import atexit
 import gc
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, astuple
 from textwrap import indent
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -92,7 +92,7 @@ def plan(
         )
     command = None
     if result.fit is not None:
-        words = [source, *(settings or []), *_as_overrides(result.fit.settings)]
+        words = [source, *(settings or []), *(f"{path}={shown(value)}" for path, value in result.fit.settings.items())]
         words += [] if resolved.config.has_training_data else ["data.train=FOLDER"]
         command = f"pretrainkit train {shlex.join(words)}{_launched(gpus, gpus_per_node)}"
     if as_json:
@@ -113,10 +113,6 @@ def _left_out(*packages: str) -> Iterator[None]:
     finally:
         for name in absent:
             sys.modules.pop(name, None)
-
-
-def _as_overrides(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{path}={shown(value)}" for path, value in settings.items()]
 
 
 def _launched(gpus: int, gpus_per_node: int) -> str:

@@ -128,16 +128,13 @@ class JsonWatcher(Watcher):
     """Print one JSON object per line on standard output."""
 
     def started(self, info: Mapping[str, Any]) -> None:
-        self._write({"event": "started", **info})
+        print_json({"event": "started", **info})
 
     def logged(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._write({"event": "metrics", "step": step, **metrics})
+        print_json({"event": "metrics", "step": step, **metrics})
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._write({"event": "evaluation", "step": step, **metrics})
+        print_json({"event": "evaluation", "step": step, **metrics})
 
     def event(self, step: int, kind: str, text: str) -> None:
-        self._write({"event": kind, "step": step, "text": text})
-
-    def _write(self, row: Mapping[str, Any]) -> None:
-        print_json(row)
+        print_json({"event": kind, "step": step, "text": text})
