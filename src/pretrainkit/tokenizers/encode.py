@@ -140,9 +140,7 @@ def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, _Split]:
 def _corpus_fingerprint(inputs: Sequence[str | Path]) -> str | None:
     """Return the fingerprint of the only input if it is a corpus folder, else None."""
     path = Path(inputs[0]) / "manifest.json"
-    if len(inputs) != 1:
-        return None
-    if not path.is_file():
+    if len(inputs) != 1 or not path.is_file():
         return None
     try:
         return json.loads(path.read_bytes()).get("fingerprint")
