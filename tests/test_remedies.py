@@ -84,6 +84,7 @@ CASES = [
     Case("tokenizer train words.tsv --kind wordpiece --vocab-size 90000 --out {out}", r"--vocab-size \d+"),
     Case("tokenizer train words.tsv --kind wordpiece --vocab-size 10 --out {out}", r"--vocab-size \d+"),
     Case("tokenizer train words.tsv --kind multimodal --vocab-size 90000 --out {out}", r"--vocab-size \d+"),
+    Case("tokenizer train words.tsv --kind multimodal --vocab-size 4206 --out {out}", r"--vocab-size \d+"),
     Case("tokenizer train words.tsv --vocab-size 500 --out tokenizer", "--out", {"--out": "{out}"}),
     Case(
         "tokenizer encode corpus --tokenizer text --out {out}",

@@ -1,6 +1,7 @@
 """Files of every kind become RGB; damaged ones are named with the reason; decoders agree."""
 
 import io
+import logging
 import pickle
 import sys
 
@@ -71,6 +72,16 @@ def test_16_bit_greys_keep_their_upper_bits():
     file = io.BytesIO()
     Image.fromarray(grey).save(file, "PNG")
     assert decode(file.getvalue())[:, :, 1].tolist() == [[0, 0, 1], [128, 255, 255]]
+
+
+def test_16_bit_greys_of_a_sensor_with_12_bits_are_reported_once_for_a_folder(caplog):
+    file = io.BytesIO()
+    Image.fromarray(np.array([[0, 4095]], np.uint16)).save(file, "PNG")
+    with caplog.at_level(logging.WARNING):
+        for name in ("frames/1.png", "frames/2.png"):
+            open_image(file.getvalue(), name=name).decode()
+    (message,) = caplog.messages
+    assert "images in frames have 16 bits but values below 4096, so at most 16 grey levels are left" in message
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [(np.float32, "floats"), (np.int32, "32-bit integers")])

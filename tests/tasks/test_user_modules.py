@@ -1,11 +1,12 @@
 """Modules of users are imported by name and by path, once, and import the files beside them."""
 
+import logging
 import sys
 
 import pytest
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.tasks.user_modules import import_modules
+from pretrainkit.tasks.user_modules import import_modules, user_object
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +42,13 @@ def test_modules_that_cannot_be_imported_are_named(module, tmp_path, monkeypatch
     for _ in range(2):
         with pytest.raises(ConfigError, match=f"the module {module} cannot be imported: "):
             import_modules([module])
+
+
+def test_a_file_that_is_gone_is_taken_from_the_current_folder_with_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no module /gone/mine.py\n  .*copy the file to the current folder"):
+        user_object("/gone/mine.py:READER")
+    (tmp_path / "mine.py").write_text("READER = 3\n")
+    with caplog.at_level(logging.WARNING):
+        assert user_object("/gone/mine.py:READER") == 3
+    assert caplog.messages == ["there is no module /gone/mine.py; using mine.py of the current folder"]

@@ -160,6 +160,7 @@ class FolderSamples(Samples):
 def _list(root: Path, endings: Sequence[str]) -> dict[str, str]:
     """Return the relative path of each sample's file, by key."""
     paths: dict[str, str] = {}
+    others = set[str]()
     for directory, names, files in os.walk(root, followlinks=True):
         names.sort()
         below = os.path.relpath(directory, root)
@@ -167,6 +168,7 @@ def _list(root: Path, endings: Sequence[str]) -> dict[str, str]:
         for name in sorted(files):
             stem = _stem(name, endings)
             if stem is None:
+                others.add(os.path.splitext(name)[1])
                 continue
             key = prefix + stem
             if key in paths:
@@ -175,7 +177,11 @@ def _list(root: Path, endings: Sequence[str]) -> dict[str, str]:
                 )
             paths[key] = prefix + name
     if not paths:
-        raise DataError(f"{root} has no files with the extension {' or '.join(endings)}\n  check data.train")
+        existing = f"its files end in {', '.join(sorted(others - {''}))}" if others - {""} else "it has no such files"
+        raise DataError(
+            f"{root} has no files that end in {', '.join(endings)}; {existing}\n"
+            "  convert them, or name another folder of the modality"
+        )
     return paths
 
 

@@ -13,6 +13,7 @@ orientation, as viewers, labelling tools, transformers and datasets show them; Z
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from pretrainkit.images.pillow import Pixels, open_with_pillow, require_pillow
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_log = logging.getLogger(__name__)
 Reason = Literal["missing", "broken", "too large"]
 Data = bytes | bytearray | memoryview | str | os.PathLike[str]
 """The content of a file, or its path."""
@@ -52,6 +54,8 @@ _TURNS: Mapping[int, Callable[[Pixels], Pixels]] = {
 """Functions that turn a stored image, by its EXIF orientation."""
 _SIDEWAYS = (5, 6, 7, 8)
 """The orientations that exchange width and height."""
+_MOST_OF_12_BITS = 1 << 12
+"""Values of many cameras and sensors are smaller, though their files have 16 bits."""
 _BITS_TAG, _ORIENTATION_TAG = 0x0102, 0x0112
 _ORIENTATION_MARKS = (b"eXIf", b"Raw profile type exif", b"tiff:Orientation")
 """Bytes of which a PNG with an orientation contains some."""
@@ -136,7 +140,7 @@ class EncodedImage:
             if scale > 1:
                 width, height = self._stored_size
                 opened.draft("RGB", (width // scale, height // scale))
-            return _rgb(opened)
+            return _rgb(opened, self.name)
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise _broken(self.name, error) from error
 
@@ -246,17 +250,29 @@ def _png_may_be_turned(content: bytes) -> bool:
     return any(mark in content for mark in _ORIENTATION_MARKS)
 
 
-def _rgb(opened: Image) -> Pixels:
+def _rgb(opened: Image, name: str) -> Pixels:
     """Convert to RGB like Pillow's `convert("RGB")`, except for 16-bit grey, which Pillow would clip at 255."""
     if opened.mode == "F" or _has_32_bits(opened):  # Pillow would make small values black
         kind = "floats" if opened.mode == "F" else "32-bit integers"
         raise ValueError(f"its pixels are {kind}, whose range is not known; convert it to 8 or 16 bits")
     if opened.mode.startswith("I"):
-        grey_HW = np.clip(np.asarray(opened).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        values_HW = np.asarray(opened).astype(np.int64)
+        if 0 < values_HW.max(initial=0) < _MOST_OF_12_BITS:
+            _warn_of_dark_greys(os.path.dirname(name.strip("'")))
+        grey_HW = np.clip(values_HW >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey_HW[:, :, None], 3, axis=2)
     if opened.mode == "P" and "transparency" in opened.info:
         opened = opened.convert("RGBA")  # Pillow warns about a direct conversion to RGB
     return np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))
+
+
+@cache  # reports each folder once
+def _warn_of_dark_greys(folder: str) -> None:
+    _log.warning(
+        "images in %s have 16 bits but values below %d, so at most %d grey levels are left in 8 bits\n"
+        "  write values of the full range, or 8 bits, unless these are dark photographs",
+        *(folder or ".", _MOST_OF_12_BITS, _MOST_OF_12_BITS >> 8),
+    )
 
 
 def _has_32_bits(opened: Image) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 
 from pretrainkit.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+
 
 def import_modules(modules: Iterable[str]) -> None:
     """Import each of `modules`, a dotted name or the path of a `.py` file, once per process.
 
-    The folder of a file is added to the end of Python's search path, so that the file can import its neighbours. Raises
-    ConfigError if a module does not exist or its import fails.
+    The folder of a file is added to the end of Python's search path, so that the file can import its neighbours. If a
+    file does not exist, one of its name in the current folder takes its place, with a warning: models are used on other
+    machines. Raises ConfigError if a module does not exist or its import fails.
     """
     for module in modules:
         _import(module)
@@ -58,7 +62,11 @@ def _import(module: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ConfigError(f"there is no module {path}\n  check the path; it is relative to the current folder")
+        copy = Path(path.name).absolute()
+        if not copy.is_file():
+            raise ConfigError(f"there is no module {path}\n  check the path, or copy the file to the current folder")
+        _log.warning("there is no module %s; using %s of the current folder", path, path.name)
+        path = copy
     digest = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
     name = f"_pretrainkit_user_{path.stem}_{digest}"
     if name in sys.modules:

@@ -89,11 +89,12 @@ def train_multimodal(
     taken = {*reserved, *TOKENS.values()}
     pieces = [piece for piece, _ in sorted(learned.get_vocab().items(), key=lambda item: item[1]) if piece not in taken]
     alphabet = sum(len(piece.removeprefix(_INSIDE)) == 1 for piece in pieces)
-    if len(pieces) < num_free or alphabet > num_free:
-        possible = len(reserved) + min(max(alphabet, num_free), len(pieces))
+    if len(pieces) < num_free:
+        raise TooFewPieces(vocab_size, len(reserved) + len(pieces))
+    if alphabet > num_free:
         raise DataError(
-            f"--vocab-size is {vocab_size}, of which {len(reserved)} are reserved, but this text yields {alphabet} to "
-            f"{len(pieces)} pieces\n  use --vocab-size {possible}, or count the words of other text"
+            f"--vocab-size is {vocab_size}, of which {len(reserved)} are reserved, but the characters of this text "
+            f"alone take {alphabet} pieces\n  use --vocab-size {len(reserved) + alphabet} or more"
         )
     vocabulary = {piece: number for number, piece in enumerate([*reserved, *pieces[:num_free]])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=TOKENS["unk"]))

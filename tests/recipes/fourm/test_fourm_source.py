@@ -329,6 +329,15 @@ def test_images_and_vectors_need_no_text_tokenizer(tmp_path):
     assert set(batch["decoder_modality"][0, : batch["decoder_length"][0]].tolist()) == {1}
 
 
+def test_a_folder_of_other_files_says_how_they_end(tokenizer, tmp_path):
+    root = write_folders(tmp_path, 1, ("caption", "rgb"))
+    (root / "rgb/0000/000000.png").rename(root / "rgb/0000/000000.npy")
+    with pytest.raises(
+        DataError, match=r"rgb has no files that end in \.jpg, .*; its files end in \.npy\n  convert them"
+    ):
+        open_source(config_of(str(root), tokenizer, names=("caption", "rgb@64")), "train")
+
+
 def test_moved_data_are_the_same_and_other_data_of_equal_names_are_not(folders, tokenizer, tmp_path):
     shutil.copytree(folders, tmp_path / "moved")
     write_folders(tmp_path / "other", 10)

@@ -11,9 +11,11 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
+from pretrainkit.recipes.fourm.generation import generate as generation
 from pretrainkit.recipes.fourm.generation.examples import Example, File, Link
 from pretrainkit.recipes.fourm.generation.generate import generate, sample
 from pretrainkit.recipes.fourm.generation.show import Judge, contact_sheet, picture, structure, values_of
+from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.serialise import box_words
@@ -266,6 +268,24 @@ def test_the_report_shows_targets_beside_the_truth(setup: Setup) -> None:
     assert {f"tokens of the true {name}@64" for name in ("colors", "depth", "seg")} <= photograph.keys()
     assert "true depth@64" not in photograph
     assert "caption" not in text
+
+
+def test_a_sheet_names_inputs_that_are_no_pictures(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = published("t5_caption").model_copy(update={"vector_width": 5, "length": 9})
+    tokens = Modality(name="tok_x@32", kind="image", image_size=32, patch_size=16, vocab_size=8, reader="tokens")
+    caption = next(one for one in setup.config.model.modalities if one.name == "caption")
+    config = setup.config.changed(model={"modalities": (vectors, tokens, caption)})
+    np.savez(tmp_path / "v.npz", emb=np.ones((1, 6, 5)), mask_valid=np.ones((1, 6)))
+    np.save(tmp_path / "x.npy", np.arange(4))
+    sheets: list[Any] = []
+    drawn = generation.contact_sheet
+    monkeypatch.setattr(generation, "contact_sheet", lambda *args: sheets.append(args) or drawn(*args))
+    inputs = [f"t5_caption={tmp_path / 'v.npz'}", f"tok_x={tmp_path / 'x.npy'}"]
+    generate(config, setup.build(config), setup.tokenizer, [], inputs=inputs, to=["caption"], out=tmp_path / "out")
+    ((_, ((first, second, _),)),) = sheets
+    assert (first, second) == ("6 vectors of t5_caption", "4 tokens of tok_x@32")
 
 
 def test_a_long_heading_of_a_sheet_is_wrapped_and_not_cut() -> None:

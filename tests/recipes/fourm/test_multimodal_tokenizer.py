@@ -99,6 +99,15 @@ def test_impossible_sizes_are_refused_with_a_possible_one(size, message):
         train_multimodal(COUNTS, size, classes=COCO_CLASSES, num_sentinels=200, num_bins=1000)
 
 
+def test_a_vocabulary_without_a_size_has_all_pieces_of_the_text(tmp_path):
+    words = tmp_path / "words.tsv"
+    words.write_text("table\t5\n")
+    settings = TokenizerSettings(kind="multimodal", classes=("chair",))
+    manifest = train_tokenizer([words], tmp_path / "words", settings, as_many_as_possible=True)
+    assert 4205 < manifest["vocab_size"] < 4220
+    assert TextVocabulary(tmp_path / "words").decode(TextVocabulary(tmp_path / "words").encode(["table"])[0]) == "table"
+
+
 def test_other_tokenizers_are_refused(tmp_path):
     words = tmp_path / "words.tsv"
     words.write_text("".join(f"{word}\t{count}\n" for word, count in WORDS.items()))

@@ -103,7 +103,8 @@ def _features(content: bytes, model: ImageTokenizerModelConfig, name: str) -> ND
         raise DataError(
             f"{name} has {values.dtype} {values.shape}, but model.domain {model.domain.name} with model.image_size="
             f"{model.image_size} needs floats {expected_shape}\n"
-            "  set image_size to the number of rows of the map times patch_size, or compute the features again"
+            "  set model.domain.num_channels, and model.image_size to the number of rows times patch_size, or compute "
+            "the features again"
         )
     require_numbers(values, name, is_finite=True)
     return values.astype(np.float32)

@@ -163,7 +163,10 @@ class Result:
                 if modality.kind == "pixels":  # repeat one channel three times; take the first three of many
                     return np.repeat(content, 3, axis=0).transpose(1, 2, 0)[..., :: len(content)][..., :3]
                 if modality.kind == "image":
-                    return picture(modality, content, self.decoders)
+                    image = picture(modality, content, self.decoders)
+                    return f"{len(content)} tokens of {modality.name}" if image is None else image
+                if modality.kind == "vectors":
+                    return f"{len(content)} vectors of {modality.name}"
                 if modality.kind == "sequence" and link.vocabulary is not None:
                     return link.vocabulary.decode(content)
         return None
