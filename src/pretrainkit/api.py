@@ -50,7 +50,7 @@ from pretrainkit.running.held_out import (
 )
 from pretrainkit.running.hours import with_steps_for
 from pretrainkit.running.initial import build_loader, with_num_steps
-from pretrainkit.running.opened import Opened, existing_folder, load_model, open_model, read_model
+from pretrainkit.running.opened import Opened, load_model, open_model
 from pretrainkit.running.pictures import (
     decode_tokens,
     image_decoder,
@@ -356,7 +356,7 @@ def generate(
 
 
 def infer(
-    path: str | Path,
+    path: str | Path | Opened,
     out: str | Path,
     *,
     task: str | None = None,
@@ -377,7 +377,7 @@ def infer(
     The same call continues an interrupted one, and does nothing if it is finished.
 
     Args:
-        path: A run, checkpoint or export.
+        path: A run, checkpoint or export, or a model from `open_model`.
         out: A file such as answers.jsonl. For a mixture a folder, with NAME.jsonl for each of its tasks that has the
             split (a colon in a name becomes a hyphen).
         task: Name of a task or mixture, which a module of the run's `data.modules` or of `modules` defines.
@@ -411,8 +411,10 @@ def infer(
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
         raise InputError(f"chunk_batches is {chunk_batches}, but must be at least 1")
+    if averaged and isinstance(path, Opened):
+        raise InputError("averaged=True for a model that is open already: pass it to open_model")
     import_modules(modules)
-    opened = open_model(path, averaged=averaged)
+    opened = path if isinstance(path, Opened) else open_model(path, averaged=averaged)
     recipe = able(opened.recipe, Infers)
     config = overridden(opened, overrides)
     rows = None if input is None else recipe.open_rows(config, str(input), split)
@@ -480,17 +482,17 @@ def predict(
     Raises:
         InputError: The model is not fine-tuned.
     """
-    config = read_model(existing_folder(path), None, None, False)[0]
-    recipe = find_recipe(config.recipe)
-    if not isinstance(recipe, BuildsOnEncoder):
-        verb = "infer" if isinstance(recipe, Infers) else "generate"
+    opened = open_model(path, averaged=options.pop("averaged", False))
+    config: Any = opened.config
+    if not isinstance(opened.recipe, BuildsOnEncoder):
+        verb = "infer" if isinstance(opened.recipe, Infers) else "generate"
         raise InputError(
             f"{path} is a model of recipe {config.recipe!r}, not a fine-tuned model\n"
             f"  fine-tune it: pretrainkit finetune TASK --from RUN; or use it as it is: pretrainkit {verb}"
         )
     if input is None and task is None:
         task = config.data.task or "own"
-    return infer(path, out, task=task, input=input, **options)
+    return infer(opened, out, task=task, input=input, **options)
 
 
 def probe(

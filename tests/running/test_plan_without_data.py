@@ -143,7 +143,7 @@ def test_every_preset_is_planned_without_data(source: str, monkeypatch: pytest.M
 def _memory(recipe: Any, config: Any, model: Any) -> StepMemory:
     """Return the memory of two examples in bfloat16."""
     config = with_batch_size(config, 2)
-    batch = {name: torch.from_numpy(array) for name, array in host_batch_of(recipe, config, 2, is_assumed=True).items()}
+    batch = {name: torch.from_numpy(array) for name, array in host_batch_of(recipe, config, 2, None).items()}
     precision = Precision(torch.device("cpu"), torch.bfloat16, False, None)
     return step_memory(model, recipe.build_objective(config), [batch], config.optimizer, precision)
 

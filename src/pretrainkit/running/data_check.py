@@ -21,7 +21,6 @@ from pretrainkit.recipes.capabilities import (
     ShowsExamples,
     StoredRecord,
 )
-from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.initial import build_loader, with_num_steps
 from pretrainkit.running.loading import measure_loading, measured_steps
@@ -54,10 +53,19 @@ def check_data(config: RunConfig, num: int, is_deep: bool, progress: Progress) -
     """Return the summary of a config's training data, see `pretrainkit.check_data`."""
     recipe = find_recipe(config.recipe)
     config = absolute_paths(config)
-    if is_deep and (problems := _problems(recipe, config, progress)):
+    if is_deep and isinstance(recipe, ChecksFiles) and (problems := recipe.check_files(config, progress)):
         return DataCheck({}, [], problems=problems)
-    config = checked(recipe, config)
+    config = checked(recipe, config)[0]
     source = recipe.open_data(config, "train")
+    held_out = recipe.open_data(config, "valid") if config.has_held_out_data else None
+    if is_deep and not isinstance(recipe, ChecksFiles):
+        sources = {"train": source} if held_out is None else {"train": source, "valid": held_out}
+        if problems := [
+            problem
+            for split, read in sources.items()
+            for problem in unreadable(read, f"reading data.{split}", progress)
+        ]:
+            return DataCheck({}, [], problems=problems)
     check_new_run(recipe, config, source)
     loader = build_loader(config, source, rank=0, world_size=1)
     config = with_num_steps(config, loader)
@@ -66,7 +74,6 @@ def check_data(config: RunConfig, num: int, is_deep: bool, progress: Progress) -
         "training examples": sum(source.sizes),
         "training": f"{steps:,} steps of {size:,} examples, {loader.epochs_for(steps):.2f} epochs",
     }
-    held_out = recipe.open_data(config, "valid") if config.has_held_out_data else None
     if held_out is not None:
         figures["held-out examples"] = sum(held_out.sizes)
     if len(rows := summary.get("mixture", [])) > 1:
@@ -95,20 +102,6 @@ def check_data(config: RunConfig, num: int, is_deep: bool, progress: Progress) -
     if held_out is not None:
         _compare(recipe, config, source, held_out, figures, notes)
     return result
-
-
-def _problems(recipe: Any, config: RunConfig, progress: Progress) -> list[str]:
-    """Return a message for each file or record that cannot be used, in training and held-out data."""
-    if isinstance(recipe, ChecksFiles):
-        return recipe.check_files(config, progress)
-    config = checked(recipe, config)
-    splits: tuple[Split, ...] = ("train", "valid") if config.has_held_out_data else ("train",)
-    sources = {split: recipe.open_data(config, split) for split in splits}
-    return [
-        problem
-        for split, source in sources.items()
-        for problem in unreadable(source, f"reading data.{split}", progress)
-    ]
 
 
 def _lengths(loader: Loader, objective: AnyObjective) -> np.ndarray:

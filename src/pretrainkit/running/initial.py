@@ -14,7 +14,7 @@ from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, resolve_config
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
-from pretrainkit.running.opened import checkpoint_of, existing_folder, open_model, read_model
+from pretrainkit.running.opened import ReadModel, checkpoint_of, existing_folder, read_model
 from pretrainkit.training.checkpoints.files import read_checkpoint
 from pretrainkit.training.run import RunConfig
 
@@ -94,13 +94,21 @@ def with_extra_steps(config: RunConfig) -> RunConfig:
     return config.changed(num_steps=config.first_step + config.num_extra_steps, num_extra_steps=None)
 
 
-def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
-    """Return the config with its pretrained encoder, if its recipe needs one. A config that was bound before has it."""
+def with_encoder(recipe: Recipe, config: RunConfig) -> tuple[RunConfig, ReadModel | None]:
+    """Return the config with its pretrained encoder, if its recipe needs one, and the model that was read for that. A
+    config that was bound before has it."""
     if not isinstance(recipe, BuildsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
-        return config
-    init, path = config.init, existing_folder(config.init_from)
-    encoder_config, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
-    return recipe.with_encoder(config, encoder_config.recipe, encoder_config, tokenizer)
+        return config, None
+    read = _read_initial(config)
+    return recipe.with_encoder(config, read.config.recipe, read.config, read.tokenizer), read
+
+
+def _read_initial(config: RunConfig) -> ReadModel:
+    init = config.init
+    # A run that is still training may have saved again since its step was read.
+    step = (config.first_step if init.restore == "all" else None) or init.step
+    assert config.init_from is not None
+    return read_model(existing_folder(config.init_from), step, init.recipe, init.averaged)
 
 
 def require_same_state(config: RunConfig, before: Any, there: str, advice: str) -> None:
@@ -118,15 +126,14 @@ def require_same_state(config: RunConfig, before: Any, there: str, advice: str) 
         )
 
 
-def load_initial(model: nn.Module, config: RunConfig) -> None:
-    """Copy the weights of `init_from` into a fresh model. The training data must have the same tokenizer."""
+def load_initial(model: nn.Module, config: RunConfig, read: ReadModel | None = None) -> None:
+    """Copy the weights of `init_from` into a fresh model. The training data must have the same tokenizer. `read` is the
+    model there, if `with_encoder` has read it."""
     from pretrainkit.dist.weights import copy_beginnings
     from pretrainkit.training.initial import plan_initial
 
     assert config.init_from is not None
-    # A run that is still training may have saved again since its step was read.
-    step = config.first_step if config.init.restore == "all" else config.init.step
-    opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)
+    opened = (read or _read_initial(config)).opened(config.init_from)
     recipe = find_recipe(config.recipe)
     if isinstance(recipe, BuildsOnEncoder):
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)

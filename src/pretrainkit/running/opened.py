@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError, DataError, InputError
@@ -74,6 +74,20 @@ class Opened:
         return self.tokenizer
 
 
+class ReadModel(NamedTuple):
+    """Contents of the folder of a trained model."""
+
+    config: Any
+    weights: Mapping[str, Any]
+    tokenizer: Path | None
+    """Folder of the tokenizer or renderer, if there is one."""
+
+    def opened(self, path: str | Path) -> Opened:
+        """Return the model. `path` is its folder, for messages."""
+        recipe = find_recipe(self.config.recipe)
+        return Opened(with_weights(recipe, self.config, self.weights, path), self.config, recipe, self.tokenizer)
+
+
 def open_model(
     path: str | Path,
     *,
@@ -94,10 +108,7 @@ def open_model(
         tokenizer: Hugging Face folder: the folder of its tokenizer; None: beside the model, if there is one.
     """
     path = existing_folder(path)
-    config, weights, tokenizer = read_model(path, step, recipe, averaged, pooling, tokenizer)
-    owner = find_recipe(config.recipe)
-    model = with_weights(owner, config, weights, path)
-    return Opened(model, config, owner, tokenizer)
+    return read_model(path, step, recipe, averaged, pooling, tokenizer).opened(path)
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -112,8 +123,8 @@ def read_model(
     averaged: bool,
     pooling: str | None = None,
     tokenizer: Path | None = None,
-) -> tuple[Any, Mapping[str, Any], Path | None]:
-    """Return (config, weights, folder of the tokenizer or renderer if there is one)."""
+) -> ReadModel:
+    """Read the folder of a trained model; the arguments are those of `open_model`."""
     from pretrainkit.dist.weights import require_same_architecture
     from pretrainkit.exporting.foreign_tokenizer import left_sides, tokenizer_beside
     from pretrainkit.exporting.native import WEIGHTS
@@ -164,9 +175,10 @@ def read_model(
                 "the tokenizer in %s has %s 'left', but this recipe pads and cuts texts at their end, also in exports",
                 *(tokenizer, " and ".join(sides)),
             )
-        return config, weights, tokenizer
+        return ReadModel(config, weights, tokenizer)
     if (path / WEIGHTS).is_file():  # our own export
-        return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
+        config = load_config(RunFolder(path).config_tree())
+        return ReadModel(config, read_tensors(path), _existing(path / "tokenizer"))
     run, checkpoint = checkpoint_of(path, step)
     config = load_config(run.config_tree())
     weights = read_weights(checkpoint)
@@ -174,7 +186,7 @@ def read_model(
     require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
     if averaged:
         weights |= read_weights(checkpoint, "ema.")
-    return config, weights, _existing(run.path / "tokenizer")
+    return ReadModel(config, weights, _existing(run.path / "tokenizer"))
 
 
 def _existing(folder: Path) -> Path | None:

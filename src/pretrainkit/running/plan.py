@@ -37,6 +37,7 @@ from pretrainkit.workers.processes import without_collector
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.recipe import Recipe
     from pretrainkit.training.fake_step import StepMemory
@@ -166,8 +167,9 @@ def make_plan(
                 "  leave parallel.strategy out, or plan for several devices: --gpus 2"
             )
     shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
-    config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
+    config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))[0]
     problems, assumed, speed = config.problems(num_gpus), None, None
+    source: BatchSource | None = None
     if config.has_training_data and not (isinstance(recipe, BuildsOnEncoder) and not recipe.has_encoder(config)):
         config = recipe.bind(config)
         source = recipe.open_data(config, "train")
@@ -195,7 +197,7 @@ def make_plan(
         alone = config.parallel.changed(strategy="ddp", compile="off", activation_checkpointing=recomputes)
         model = parallelize(faked(build()), alone, World(), torch.float32)  # applies activation checkpointing
         whole = config.changed(data={"microbatch_size": None}) if fit else config
-        return _measure(recipe, whole, model, num_gpus, shards, device, is_assumed=assumed is not None)
+        return _measure(recipe, whole, model, source, num_gpus, shards, device)
 
     name, known_bytes = DEVICES.get(device, (device, None))
     device_bytes = device_bytes or known_bytes or rank_memory(torch.device("cpu"), num_gpus)
@@ -216,7 +218,7 @@ def make_plan(
     flops_per_step = step.flops_per_example * config.data.batch_size
     step_seconds = None if peak is None else flops_per_step / (num_gpus * peak * mfu)
     seconds = None if step_seconds is None or config.num_steps is None else config.num_steps * step_seconds
-    if speed is not None and step_seconds is not None:
+    if speed is not None and source is not None and step_seconds is not None:
         needed = config.data.batch_size / num_gpus / step_seconds
         speed = speed.compared(config, source, needed, min(num_gpus, gpus_per_node))
     laid_out: dict[str, dict[int, int]] = {}
@@ -252,18 +254,18 @@ def _measure(
     recipe: Recipe[Any],
     config: RunConfig,
     model: nn.Module,
+    source: BatchSource | None,
     num_ranks: int,
     shard_ranks: int,
     device: str,
-    *,
-    is_assumed: bool,
 ) -> MeasuredStep:
-    """Measure a step of `config` with two small microbatches of different sizes, or with its own if that is small."""
+    """Measure a step of `config` with two small microbatches of different sizes, or with its own if that is small.
+    `source` has its examples; None: they are assumed."""
     per_rank = max(1, config.data.batch_size // num_ranks)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
-    sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
+    sizes: Sequence[int] = _ASSUMED_EXAMPLES if source is None else _MEASURED_EXAMPLES
     sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
-    batches = [host_batch_of(recipe, config, size, is_assumed) for size in sizes]
+    batches = [host_batch_of(recipe, config, size, source) for size in sizes]
     objective = recipe.build_objective(config)
     costs = [objective.cost(batch) for batch in batches]
     memories = []
@@ -304,11 +306,14 @@ def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:
     return config.changed(data=data)
 
 
-def host_batch_of(recipe: Recipe[Any], config: RunConfig, num_examples: int, is_assumed: bool) -> HostBatch:
+def host_batch_of(recipe: Recipe[Any], config: RunConfig, num_examples: int, source: BatchSource | None) -> HostBatch:
+    """Return the first `num_examples` of a source, or assumed examples without one."""
     small = with_batch_size(config, num_examples)
-    if is_assumed:
+    if source is None:
         return able(recipe, PlansWithoutData).assumed_batch(small, num_examples)
-    loader = build_loader(small.changed(num_steps=1), recipe.open_data(small, "train"), rank=0, world_size=1)
+    if config.token_budget is not None:  # the source pads microbatches to it
+        source = recipe.open_data(small, "train")
+    loader = build_loader(small.changed(num_steps=1), source, rank=0, world_size=1)
     _, (host_batch, *_), _ = next(iter(loader.iterate(loader.first_step, loader.first_step + 1)))
     return host_batch
 

@@ -30,7 +30,7 @@ from pretrainkit.running.initial import (
     with_num_steps,
 )
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder, with_kept_tokenizer
-from pretrainkit.running.opened import checkpoint_of, empty_model, load_model, model_on_meta
+from pretrainkit.running.opened import ReadModel, checkpoint_of, empty_model, load_model, model_on_meta
 from pretrainkit.running.plan import out_of_memory, with_fitting_microbatch
 from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
@@ -57,6 +57,8 @@ class BoundRun:
     origins: Origins
     """Source of each config value, for the record."""
     is_resumed: bool
+    initial: ReadModel | None = None
+    """The model of `init_from`, if the config was bound to it."""
 
 
 def run_training(
@@ -76,6 +78,7 @@ def run_training(
     with init_world(device) as world:
         run = replace(run, config=with_fitting_microbatch(run.config, world))
         trainer = assemble(run, world, watcher)
+        run = replace(run, initial=None)  # to free its memory
         try:
             return fit(run, trainer)
         except torch.OutOfMemoryError:
@@ -88,18 +91,18 @@ def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming:
     recipe, unbound = find_recipe(config.recipe), absolute_paths(config)
     if resuming:
         _require_same_state(folder, config)
-        unbound = with_kept_tokenizer(recipe, with_encoder(recipe, unbound), folder)
+        unbound = with_kept_tokenizer(recipe, with_encoder(recipe, unbound)[0], folder)
     else:
         refuse_idle_evaluation(config, origins)
         check_initial(config)
         unbound = with_first_step(unbound)
-    bound = checked(recipe, with_extra_steps(unbound), origins)
+    bound, initial = checked(recipe, with_extra_steps(unbound), origins)
     source = recipe.open_data(bound, "train")
     if not resuming:
         check_new_run(recipe, bound, source)
     counted = with_num_steps(bound, build_loader(bound, source, rank=0, world_size=1))
     check_config(counted, num_ranks())
-    return BoundRun(recipe, counted, source, folder, origins, resuming)
+    return BoundRun(recipe, counted, source, folder, origins, resuming, initial)
 
 
 def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
@@ -188,7 +191,7 @@ def _new_model(run: BoundRun) -> nn.Module:
     torch.manual_seed(initial_seed(run.config.seed))
     model = run.recipe.build_model(run.config)
     if run.config.init_from is not None:
-        load_initial(model, run.config)
+        load_initial(model, run.config, run.initial)
     return model
 
 
@@ -279,13 +282,17 @@ def num_ranks() -> int:
     return int(world_size) if world_size.isdecimal() else 1  # init_world reports invalid values
 
 
-def checked(recipe: Recipe[Any], config: RunConfig, origins: Origins | None = None) -> RunConfig:
-    """Return the config bound to its data. Raises ConfigError or DataError if it does not fit this number of ranks."""
+def checked(
+    recipe: Recipe[Any], config: RunConfig, origins: Origins | None = None
+) -> tuple[RunConfig, ReadModel | None]:
+    """Return the config bound to its data, and the model that was read for that. Raises ConfigError or DataError if it
+    does not fit this number of ranks."""
     check_config(config, num_ranks(), origins)
     config.parallel.require_ranks(num_ranks())
-    bound = recipe.bind(with_encoder(recipe, config))
+    config, read = with_encoder(recipe, config)
+    bound = recipe.bind(config)
     check_config(bound, num_ranks())
-    return bound
+    return bound, read
 
 
 def check_new_run(recipe: Recipe, config: RunConfig, source: BatchSource) -> None:

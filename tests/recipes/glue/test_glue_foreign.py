@@ -298,6 +298,40 @@ def test_a_model_that_is_not_a_text_encoder_is_refused_by_name(glue, tmp_path, t
     assert len(str(refused.value)) < 250, "not all names that transformers knows"
 
 
+@pytest.mark.parametrize("verb", ["train", "check_data", "deep", "make_plan"])
+def test_warnings_about_a_folder_and_the_data_are_logged_once(verb, tmp_path, transformers, caplog):
+    encoder = write_foreign(transformers, tmp_path / "encoder", "roberta")
+    rows = [{"text": text, "label": text} for text in ("fine", "dull")] * 8
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = [f"data.{split}={tmp_path}/rows.jsonl" for split in ("train", "valid")]
+    config = api.load_config(
+        "glue/own", [f"init_from={encoder}", *data, "data.texts=text", "data.batch_size=8", *QUICK]
+    )
+    do = {
+        "train": lambda: api.train(config, tmp_path / "run", device="cpu"),
+        "check_data": lambda: api.check_data(config),
+        "deep": lambda: api.check_data(config, deep=True),
+        "make_plan": lambda: api.make_plan(config),
+    }[verb]
+    with caplog.at_level(logging.WARNING):
+        do()
+    for warning in ("tensors are not read", "held-out rows have the same texts"):
+        assert sum(warning in record.getMessage() for record in caplog.records) == 1
+
+
+def test_predictions_of_an_imported_classifier_log_its_warnings_once(tmp_path, transformers, caplog):
+    save_classifier(transformers, tmp_path / "saved", "QuestionAnswering")
+    (tmp_path / "saved/modules.json").write_text(json.dumps([{"type": "a.Pooling", "path": "1_Pooling"}]))
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", "question": "the film", "context": "a man"}))
+    with caplog.at_level(logging.WARNING):
+        api.predict(tmp_path / "saved", tmp_path / "out.jsonl", input=tmp_path / "rows.jsonl", device="cpu")
+    assert sum("model of sentence-transformers" in record.getMessage() for record in caplog.records) == 1
+    with pytest.raises(InputError, match="pass it to open_model"):
+        api.infer(
+            api.open_model(tmp_path / "saved"), tmp_path / "2.jsonl", input=tmp_path / "rows.jsonl", averaged=True
+        )
+
+
 def test_layers_that_the_folder_lacks_are_drawn_by_the_seed(glue, tmp_path, transformers):
     encoder = write_foreign(transformers, tmp_path / "encoder", "roberta")
     for name, seed in (("one", 1), ("two", 1), ("three", 2)):

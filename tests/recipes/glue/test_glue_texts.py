@@ -90,7 +90,7 @@ def bound(task, encoder, glue, **data):
     config = PRESETS[task]()
     given = {"task_folders": {"glue": str(glue)}, **data}
     config = config.model_copy(update={"init_from": str(encoder), "data": config.data.model_copy(update=given)})
-    return RECIPE.bind(with_encoder(RECIPE, config))
+    return RECIPE.bind(with_encoder(RECIPE, config)[0])
 
 
 def first_examples(config, split, num=2):
@@ -195,7 +195,7 @@ def test_test_sets_without_labels_are_named_as_the_cause(encoder, tmp_path):
     (tmp_path / "test.jsonl").write_text('{"t": "fine", "label": -1}\n' * 4)
     words = [f"init_from={encoder}", f"data.train={tmp_path}/test.jsonl", "data.texts=t", "data.label=label"]
     with pytest.raises(DataError, match=r"at least two classes, but its classes are: -1\n.*test sets often have -1"):
-        RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", words)))
+        RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", words))[0])
 
 
 def test_the_examples_follow_from_length_and_rows(encoder, glue):
@@ -230,7 +230,7 @@ def test_held_out_rows_that_are_trained_on_are_reported(encoder, tmp_path, caplo
     (tmp_path / "valid.jsonl").write_text("\n".join(lines[3:]))
     for valid, expected in (("train", "4 of the 4 held-out rows"), ("valid", "1 of the 3 held-out rows")):
         words = [f"data.train={tmp_path}/train.jsonl", f"data.valid={tmp_path}/{valid}.jsonl", "data.texts=t"]
-        config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", [f"init_from={encoder}", *words])))
+        config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", [f"init_from={encoder}", *words]))[0])
         RECIPE.open_data(config, "train")
         assert f"{expected} have the same texts as rows of data.train" in caplog.text
 
@@ -246,7 +246,7 @@ def test_answers_that_are_not_where_they_should_be_are_reported_and_refused_if_a
             for text, begin in zip("ab", begins, strict=True)
         ]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/qa", words)))
+        config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/qa", words))[0])
         if expected == "2 of 2 questions":
             with pytest.raises(DataError, match=f"the answers to {expected}"):
                 RECIPE.open_data(config, "train")
