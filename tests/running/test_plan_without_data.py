@@ -87,6 +87,13 @@ def test_a_plan_for_a_gpu_agrees_with_measurements(preset: str, batch_size: int,
     assert plan.memory["ddp"].total / 2**30 == pytest.approx(gib, rel=0.05)
 
 
+def test_a_plan_for_a_gpu_counts_the_bias_of_all_pairs_of_tokens_and_its_gradient() -> None:
+    small = "model.hidden_size=64 model.intermediate_size=64 model.head_size=16 model.num_heads=8 model.vocab_size=999"
+    lengths = "data.input_length=4096 data.target_length=64 data.batch_size=1"
+    plan = make_plan(pk.load_config("t5/mini", [*small.split(), *lengths.split()]), device="h200")
+    assert plan.memory["ddp"].activations > 2 * 4 * 8 * 4096**2
+
+
 @pytest.mark.parametrize("source", ["glue/stsb", "glue/own", "glue/pixel-glue"])
 def test_a_plan_of_fine_tuning_lists_its_assumptions(source: str) -> None:
     plan = make_plan(pk.load_config(source))

@@ -119,6 +119,8 @@ class FlexPairs(RowPairs):
             kernel_options=_FLEX_OPTIONS,
         )
         assert isinstance(mixed_BHQK, Tensor)  # more outputs are returned only on request
+        if prepared is not None and planned_card() is not None:
+            mixed_BHQK = _BiasMemory.apply(mixed_BHQK, prepared)
         return self._stream(mixed_BHQK[:, :, : self.num_queries])
 
 
@@ -188,6 +190,19 @@ def _allocate_flex(
     sizes = (None, None, q_BHQK.shape[2], k_BHPK.shape[2])
     mixed_BQHK: Tensor = torch.ops.aten._flash_attention_forward(*rows, *sizes, 0.0, False, False, scale=scale)[0]
     return mixed_BQHK.transpose(1, 2)
+
+
+class _BiasMemory(torch.autograd.Function):
+    """Keep a bias for the backward pass, and allocate its gradient there, as FlexAttention does."""
+
+    @staticmethod
+    def forward(ctx: Any, mixed_BHQK: Tensor, bias_HQP: Tensor) -> Tensor:
+        ctx.save_for_backward(bias_HQP)
+        return mixed_BHQK.view_as(mixed_BHQK)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BHQK: Tensor) -> tuple[Tensor, Tensor]:
+        return grad_BHQK, torch.empty_like(*ctx.saved_tensors)
 
 
 @cache
