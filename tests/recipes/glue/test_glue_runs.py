@@ -39,8 +39,17 @@ def test_it_learns_classes_from_words(finished):
     accuracy = finished[1]["valid_accuracy"]
     assert accuracy > 90
     (row,) = run_table(finished[0])
-    assert metric("accuracy", accuracy, row.percentages) == f"{accuracy:.4g}\u00a0%"
+    for name in ("accuracy", "score", "matthews_corrcoef", "mismatched_accuracy"):
+        assert metric(name, accuracy, row.percentages) == f"{accuracy:.4g}\u00a0%"
     assert "*accuracy" in json.loads((finished[0] / "provenance.json").read_text())["percentages"]
+
+
+def test_numbers_are_predicted_in_float32_whatever_the_encoder_computes_in(encoder, glue, tmp_path):
+    finetune("stsb", encoder, glue, tmp_path / "run", "num_steps=2", "data.num_epochs=null")
+    narrow = ["precision.compute=bfloat16"]
+    out = api.predict(tmp_path / "run", tmp_path / "out.jsonl", split="validation", device="cpu", overrides=narrow)
+    values = torch.tensor([json.loads(line)["value"] for line in out.read_text().splitlines()])
+    assert (values != values.bfloat16().float()).any()
 
 
 def test_a_fine_tuned_run_needs_neither_encoder_nor_data_to_be_opened(finished):

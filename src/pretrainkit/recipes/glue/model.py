@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import Float32Module, in_float32
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import initialise_layer
 from pretrainkit.nn.layouts import example_numbers
@@ -149,6 +150,15 @@ def _means(x_TD: Tensor, ends: Tensor) -> Tensor:
     return sums.index_add_(0, example_numbers(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
 
 
+class Float32Linear(nn.Linear, Float32Module):
+    """Linear layer in float32. bfloat16 has less than three digits: numbers of a regression would be rounded to
+    them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with in_float32(x):
+            return super().forward(x.float())
+
+
 class LinearHead(HeadedEncoder):
     """Encoder, dropout, linear layer. `reads` determines its input; see `tasks.HEAD_READS`."""
 
@@ -166,7 +176,7 @@ class LinearHead(HeadedEncoder):
     ) -> None:
         """`pooling` of whole examples replaces the encoder's own, which is then not trained."""
         width = pooled_width(encoder.width, pooling, is_pair=is_pair)
-        super().__init__(encoder, nn.Linear(width, num_outputs), dropout_rate)
+        super().__init__(encoder, Float32Linear(width, num_outputs), dropout_rate)
         self.reads, self.pooling = reads, pooling
         if reads != "examples" or pooling is not None:
             encoder.freeze_pooling()

@@ -86,7 +86,7 @@ class Glue(
     config_class = GlueRun
 
     presets: ClassVar[Mapping[str, Callable[[], GlueRun]]] = PRESETS
-    percentages = ("*accuracy", "*f1", "*precision", "*recall", "*em", "*uas", "*las")
+    percentages = ("*accuracy", "*f1", "*precision", "*recall", "*em", "*uas", "*las", "*corrcoef", "*score")
     samples_on_cpu = True
 
     def has_encoder(self, config: GlueRun) -> bool:
