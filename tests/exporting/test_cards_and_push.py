@@ -20,7 +20,7 @@ from pretrainkit.running.configs import load_config
 from pretrainkit.running.publish import push_export
 from support.command_line import refused, succeed
 from support.hub_server import served_hub
-from support.page_data import copy, part, put
+from support.page_data import copy, part, put, put_jsonl
 from support.remedies import followed
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize(("run", "task"), [("bert", "fill-mask"), ("t5", "text2text-generation"), ("glue_run", None)])
+@pytest.mark.parametrize(("run", "task"), [("bert", "fill-mask"), ("t5", "text-generation"), ("glue_run", None)])
 def test_the_card_states_the_numbers_of_the_run_and_its_snippet_runs(run, task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if run == "glue_run":
@@ -59,6 +59,31 @@ def test_the_card_states_the_numbers_of_the_run_and_its_snippet_runs(run, task, 
     (snippet,) = re.findall(r"```python\n(.*?)```", body, re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(snippet, "card", "exec"), {})
+
+
+@pytest.mark.parametrize("encoder", ["bert", "t5"])
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_the_snippet_of_a_classifier_prints_what_the_run_predicts(encoder, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy(encoder, tmp_path / "encoder")
+    labels = {"classes": ("good", "bad", "neither"), "numbers": (0.5, 2, 9)}[kind]
+    put_jsonl(
+        tmp_path / "rows.jsonl", [{"text": f"Number {number}.", "label": labels[number % 3]} for number in range(24)]
+    )
+    words = f"data.texts=text data.kind={kind} data.batch_size=8 num_steps=2 precision.compute=float32"
+    data = ("data.train=rows.jsonl", "data.valid=rows.jsonl")
+    succeed("finetune", "own", "--from", "encoder", *data, *words.split(), "data.num_epochs=null", "--out", "run", "-q")
+    put_jsonl(tmp_path / "new.jsonl", [{"text": "Some text."}])
+    succeed("predict", "run", "--input", "new.jsonl", "--out", "answers.jsonl")
+    succeed("export", "run", "--out", "mine")
+    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "mine/README.md").read_text("utf-8"), re.DOTALL)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(snippet, "card", "exec"), {})
+    answer = json.loads((tmp_path / "answers.jsonl").read_text())
+    if kind == "classes":
+        assert printed.getvalue().strip() == answer["label"]
+    else:
+        assert float(printed.getvalue()) == pytest.approx(answer["value"], abs=1e-4)
 
 
 def card_of(preset, reader, folder):

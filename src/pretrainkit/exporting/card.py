@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
+from pretrainkit.exporting.class_names import HEAD_FILE
 from pretrainkit.files.cards import CARD, card_header
 from pretrainkit.report.numbers import is_percentage, is_share, metric
 from pretrainkit.training.run import RunConfig
@@ -29,8 +30,10 @@ _USES = {
     "ForSequenceClassification": _Use("AutoModelForSequenceClassification", "AutoTokenizer", "text-classification"),
     "ForTokenClassification": _Use("AutoModelForTokenClassification", "AutoTokenizer", "token-classification"),
     "ForQuestionAnswering": _Use("AutoModelForQuestionAnswering", "AutoTokenizer", "question-answering"),
-    "ForConditionalGeneration": _Use("AutoModelForSeq2SeqLM", "AutoTokenizer", "text2text-generation"),
+    # The hub and transformers 5 no longer have the task text2text-generation.
+    "ForConditionalGeneration": _Use("AutoModelForSeq2SeqLM", "AutoTokenizer", "text-generation"),
     "ForPreTraining": _Use("AutoModelForPreTraining", "AutoTokenizer", "fill-mask"),
+    # Pipelines for text-classification would give it a random head instead of ours.
     "EncoderModel": _Use("AutoModelForTextEncoding", "AutoTokenizer", "feature-extraction"),
     "CLIPModel": _Use("AutoModel", "AutoProcessor", "zero-shot-image-classification"),
     "SiglipModel": _Use("SiglipModel", "AutoProcessor", "zero-shot-image-classification"),
@@ -40,14 +43,25 @@ _USES = {
 _OF_RENDERED_TEXT = ("PIXEL", "ViTMAE")
 """Prefixes of the class names of PIXEL. transformers does not know the first, and the second needs square pictures for
 its loss, and attends to the blank patches after a text."""
-_TEXT = 'inputs = reader("Some text.", return_tensors="pt")\noutputs = model(**inputs)'
+_INPUTS = 'inputs = reader("Some text.", return_tensors="pt")\n'
+_TEXT = f"{_INPUTS}outputs = model(**inputs)"
 _CALLS = {
-    "AutoModelForSeq2SeqLM": 'inputs = reader("Some text.", return_tensors="pt")\n'
-    "print(reader.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
+    "AutoModelForSeq2SeqLM": f"{_INPUTS}print(reader.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
+    "AutoModelForSequenceClassification": f"{_INPUTS}logits = model(**inputs).logits\n",
+    "AutoModelForTextEncoding": f"head = load_file(cached_file(NAME, {json.dumps(HEAD_FILE)}))\n{_INPUTS}"
+    "mean = model(**inputs).last_hidden_state.mean(1)  # of one text; padding between texts would count\n"
+    'logits = mean @ head["weight"].T + head["bias"]\n',
     "AutoProcessor": 'inputs = reader(text=["some text"], images=[load_image("photo.png")], return_tensors="pt", '
     "padding=True)\nprint(model(**inputs).logits_per_image)",
     "SiglipModel": 'inputs = reader(text=["some text"], images=[load_image("photo.png")], return_tensors="pt", '
     'padding="max_length")\nprint(model(**inputs).logits_per_image)',
+}
+"""Calls by the class of the model or of the reader. To those that end with a line feed the card adds how to read
+`logits`."""
+_IMPORTS = {
+    "cached_file": "from transformers.utils import cached_file",
+    "load_file": "from safetensors.torch import load_file",
+    "load_image": "from transformers.image_utils import load_image",
 }
 
 _OPEN_CLIP = """import open_clip
@@ -75,7 +89,8 @@ def write_card(
         percentages: Patterns of the names of the metrics whose values are in per cent.
     """
     path = folder / "config.json"
-    classes = json.loads(path.read_bytes()).get("architectures") if path.is_file() else None
+    values = json.loads(path.read_bytes()) if path.is_file() else {}
+    classes = values.get("architectures")
     name_of_class = classes[0] if classes and not classes[0].startswith(_OF_RENDERED_TEXT) else ""
     fitting = [end for end in _USES if name_of_class.endswith(end)]
     use = _USES[max(fitting, key=len)] if fitting else None
@@ -86,7 +101,7 @@ def write_card(
         "pipeline_tag": "zero-shot-image-classification" if is_open_clip else use and use.task,
         "tags": ["pretrainkit", config.recipe],
     }
-    usage = _open_clip_usage(name) if is_open_clip else _usage(name, use)
+    usage = _open_clip_usage(name) if is_open_clip else _usage(name, use, values)
     parts = [card_header(header), f"# {name}", _about(config, classes, run), usage]
     if run is not None:
         parts += [_training(config, run), _results(config, run, tuple(percentages))]
@@ -114,7 +129,7 @@ def _open_clip_usage(name: str) -> str:
     return f"## Use\n\n```python\n{theirs}\n```\n\nWith pretrainkit:\n\n```bash\n{ours}\n```"
 
 
-def _usage(name: str, use: _Use | None) -> str:
+def _usage(name: str, use: _Use | None, values: Mapping[str, Any]) -> str:
     # A name on the hub begins with a user and a slash. Any other name is that of a folder.
     is_on_hub = "/" in name
     fetched = f"hf download {name} --local-dir model\n" if is_on_hub else ""
@@ -123,11 +138,19 @@ def _usage(name: str, use: _Use | None) -> str:
     if use is None:
         return f"## Use\n\n{ours}"
     call = _CALLS.get(use.model) or _CALLS.get(use.reader) or _TEXT
-    images = "from transformers.image_utils import load_image\n" if "load_image" in call else ""
+    if call.endswith("\n"):
+        is_number = values.get("problem_type") == "regression"
+        call += "print(logits.item())" if is_number else "print(model.config.id2label[logits.argmax().item()])"
+    imports = [f"from transformers import {', '.join(sorted((use.model, use.reader)))}"]
+    imports += [line for function, line in _IMPORTS.items() if function in call]
     origin = json.dumps(name, ensure_ascii=False)
-    code = (
-        f"from transformers import {', '.join(sorted((use.model, use.reader)))}\n{images}\n"
-        f"model = {use.model}.from_pretrained({origin})\nreader = {use.reader}.from_pretrained({origin})\n{call}"
+    code = "\n".join(
+        [
+            *sorted(imports),
+            f"\nmodel = {use.model}.from_pretrained({origin})",
+            f"reader = {use.reader}.from_pretrained({origin})",
+            call.replace("NAME", origin),
+        ]
     )
     return f"## Use\n\n```python\n{code}\n```\n\nWith pretrainkit:\n\n{ours}"
 

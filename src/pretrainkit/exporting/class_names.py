@@ -15,6 +15,9 @@ HEADS: dict[Reads, str] = {
 }
 """Suffixes of class names of transformers, in every model family, by the input of the head."""
 
+HEAD_FILE = "classifier.safetensors"
+"""File with weight and bias of a linear head beside an encoder that has no such class in transformers."""
+
 
 def read_by_head(values: Mapping[str, Any]) -> Reads | None:
     """Return the input of the head of the model in a config.json, or None if the model has another head or none."""

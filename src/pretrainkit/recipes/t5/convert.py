@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.class_names import class_names, class_settings
+from pretrainkit.exporting.class_names import HEAD_FILE, class_names, class_settings
 from pretrainkit.exporting.published_files import read_saved
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, only, read_config
@@ -33,7 +33,6 @@ from pretrainkit.tasks.vocabulary import Vocabulary
 logger = logging.getLogger(__name__)
 
 State = Mapping[str, Tensor]
-HEAD = "classifier.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -273,7 +272,7 @@ def write_encoder(
     architecture = f"{_ARCHITECTURES[values['model_type']]}EncoderModel"
     values |= {"architectures": [architecture], "is_encoder_decoder": False, "use_cache": False}
     with new_transformers_folder(out, values, tensors) as folder:
-        write_tensors(folder / HEAD, trained.head.state_dict())
+        write_tensors(folder / HEAD_FILE, trained.head.state_dict())
         write_tokenizer(tokenizer, vocabulary, folder)
 
 
@@ -281,17 +280,17 @@ def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[s
     """Return (config, encoder's tensors, head's tensors, class names) of a folder from `write_encoder`. Raises
     CheckpointError if a file is missing or damaged, or the model is of another kind."""
     config, values = read_config(folder, from_huggingface_config)
-    if not (folder / HEAD).is_file():
+    if not (folder / HEAD_FILE).is_file():
         raise CheckpointError(
-            f"{folder} is a {', '.join(values.get('architectures') or ['T5'])} without {HEAD}, the head of "
+            f"{folder} is a {', '.join(values.get('architectures') or ['T5'])} without {HEAD_FILE}, the head of "
             "a classifier that this recipe exports\n"
             "  use the T5 it was trained from: init_from=FOLDER init.recipe=t5"
         )
-    tensors, head = read_tensors(folder), read_tensors(folder, HEAD.removesuffix(".safetensors"))
+    tensors, head = read_tensors(folder), read_tensors(folder, HEAD_FILE.removesuffix(".safetensors"))
     names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_ENCODER_PARTS)}
     missing = [theirs for theirs in names.values() if theirs not in tensors]
     if missing or set(head) != {"weight", "bias"}:
-        raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD)[0]}\n  copy it again")
+        raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD_FILE)[0]}\n  copy it again")
     encoder = {ours: tensors[theirs] for ours, theirs in names.items()}
     return config, encoder, head, class_names(values, len(head["weight"]), has_encoder=False)
 
