@@ -121,6 +121,24 @@ def test_a_table_is_built_once_until_its_archive_or_settings_change(tmp_path):
     assert not list(tmp_path.glob(".*"))  # nothing half-written stays
 
 
+def test_what_a_killed_process_left_of_a_table_is_removed(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1"})
+    kept: list[str] = []
+
+    def kill(*_: object) -> None:
+        kept.extend(file.name for file in tmp_path.glob(".*"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *_, **options: None)  # as if the process did not get there
+        patched.setattr(pa.ipc, "new_file", kill)
+        with pytest.raises(KeyboardInterrupt):
+            cached_table(path, "s", lambda: pa.table({"n": [1]}))
+    assert [file.name for file in tmp_path.glob(".*")] == kept != []
+    cached_table(path, "s", lambda: pa.table({"n": [1]}))
+    assert not list(tmp_path.glob(".*"))
+
+
 @pytest.mark.parametrize("column", [pa.array([0, None]), pa.array(["0", "1"]), pa.nulls(2)])
 def test_a_stored_table_without_places_of_members_is_built_again(tmp_path, column):
     path = write_tar(tmp_path / "a.tar", {"a": b"1"})
@@ -157,7 +175,7 @@ def test_a_table_is_written_to_the_cache_if_the_folder_of_the_archive_is_not_wri
     open_file = open
 
     def refusing(name, mode="r", *rest, **options):
-        if "w" in mode and Path(name).parent == tmp_path:
+        if "w" in mode and Path(name).parent.parent == tmp_path:
             raise PermissionError(13, "Permission denied")
         return open_file(name, mode, *rest, **options)
 

@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import re
-import secrets
 import tarfile
 import threading
 import time
@@ -25,6 +24,7 @@ from filelock import FileLock
 
 from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
+from pretrainkit.files.outputs import replacing_file
 from pretrainkit.files.sources import explained_read_errors
 
 _FORMAT = "pretrainkit tar index 2"
@@ -373,12 +373,5 @@ def _read(place: Path, stamp: bytes) -> pa.Table | None:
 
 
 def _write(table: pa.Table, place: Path) -> None:
-    """Write atomically through a temporary file with a unique name, because several ranks may write the same table."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    try:
-        with open(aside, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        os.replace(aside, place)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing_file(place) as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)

@@ -129,7 +129,7 @@ def _locked_folder(out: Path) -> tuple[Path, int]:
     # A temporary folder can itself be the `out` of another export: also remove the temporary folders of those.
     name, suffix = re.escape(out.name), "-[0-9a-f]{8}"
     for left in os.listdir(out.parent):
-        if re.fullmatch(rf"\.{name}{suffix}|\.\.{name}{suffix}{suffix}", left):
+        if left.startswith(".") and re.fullmatch(rf"\.{name}{suffix}|\.\.{name}{suffix}{suffix}", left):
             _remove_unlocked(out.with_name(left))
     while True:
         aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")

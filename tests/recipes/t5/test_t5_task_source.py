@@ -1,5 +1,6 @@
 """Runs on tasks and mixtures by name: what trains, what is held out, what is logged."""
 
+import gc
 import json
 
 import numpy as np
@@ -122,6 +123,20 @@ def test_losses_of_tasks_are_logged_where_they_are_drawn(module, tmp_path):
     counts = [line["target_tokens/t5_source_copy"] for line in lines]
     assert counts == sorted(counts)
     assert len(set(counts)) == 4
+
+
+def test_the_temporary_shards_of_a_killed_process_are_removed(module, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    left = tmp_path / "temporary/.pretrainkit-documents-0123abcd"
+    left.mkdir(parents=True)
+    config = task_run(module, "t5_source_pairs", input_length=16, target_length=16, batch_size=4, valid_split=None)
+    source = open_source(bind(config), "train")
+    (folder,) = left.parent.iterdir()
+    assert folder != left
+    assert folder.stat().st_mode & 0o77 == 0
+    del source
+    gc.collect()
+    assert not any(left.parent.iterdir())
 
 
 def test_tasks_of_pairs_lay_two_texts_into_each_row(module, tmp_path):

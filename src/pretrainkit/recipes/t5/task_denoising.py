@@ -6,10 +6,10 @@ temporary folder.
 """
 
 import logging
-import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.files.outputs import folder_beside
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds
 from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
@@ -79,16 +80,14 @@ def _temporary_shards(examples: Sequence[Example], vocabulary: Vocabulary) -> To
     if len(examples) > _MANY_DOCUMENTS:
         message = "%d documents are tokenized before training begins; pretrainkit tasks cache would store them"
         _logger.warning(message, len(examples))
-    folder = Path(tempfile.mkdtemp(prefix="pretrainkit-documents-"))
-    try:
+    with ExitStack() as stack:
+        folder = stack.enter_context(folder_beside(Path(tempfile.gettempdir(), "pretrainkit-documents")))
+        folder.chmod(0o700)  # other users may read the names in this place
         documents = ([example["targets"]] for example in examples if len(example["targets"]))
         write_shards(folder / "shards", [documents], vocab_size=vocabulary.size, special=special_ids(vocabulary))
         shards = TokenShards.open(folder / "shards")
-    except BaseException:  # also Ctrl-C; it is raised again
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    # Pickled copies do not delete the folder: workers read the folder of the process that created it.
-    weakref.finalize(shards, shutil.rmtree, folder, ignore_errors=True)
+        # Pickled copies do not delete the folder: workers read the folder of the process that created it.
+        weakref.finalize(shards, stack.pop_all().close)
     return shards
 
 
