@@ -566,6 +566,14 @@ def likely_encoding(first: bytes) -> str:
     return "UTF-16" if first.startswith((b"\xff\xfe", b"\xfe\xff")) else "WINDOWS-1252"
 
 
+def utf8_text(content: bytes) -> str:
+    """Return the text of a file without its byte order mark. Raises ValueError if it is not UTF-8, or has zeros, as
+    UTF-16 has."""
+    if b"\0" in content:
+        raise ValueError("it has zeros, as UTF-16 has")
+    return str(content, "utf-8-sig")
+
+
 def too_large(address: str, has: str) -> DataError:
     """Return the error for a line or book that is probably not text; a small compressed file can expand to any size."""
     return DataError(

@@ -426,9 +426,9 @@ def test_captions_that_are_not_utf8_cost_only_their_samples(tokenizer, tmp_path)
     (pairs,) = source.sets
     assert (len(pairs), pairs.caption(0)) == (5, text)
     assert [problem.partition(": ")[2] for problem in pairs.torn] == [
-        "00001.txt is not UTF-8: invalid start byte",
+        "00001.txt is not UTF-8: it has zeros, as UTF-16 has",
         "00002.txt is not UTF-8: it has zeros, as UTF-16 has",
-        "00003.txt is not UTF-8: unexpected end of data",
+        "00003.txt is not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
     ]
 
 

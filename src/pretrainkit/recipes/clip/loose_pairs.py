@@ -15,7 +15,7 @@ from typing import Any
 
 from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.errors import DataError
-from pretrainkit.files.sources import files_below
+from pretrainkit.files.sources import files_below, utf8_text
 from pretrainkit.images.decode import IMAGE_SUFFIXES
 
 IMAGE_COLUMNS = ("image", "filepath", "file_name", "filename", "image_path", "image_name", "path")
@@ -139,7 +139,7 @@ def _table_rows(file: Iterable[str], table: str, broken: list[str]) -> Iterator[
             num_before = begin + 1
             reader = read((lines[number] for number in range(num_before, len(lines))), names)
             continue
-        if _is_utf8("".join(map(str, row.values()))):
+        if _is_utf8(" ".join(map(str, row.values()))):
             yield row
         else:
             broken.append(f"{table}:{begin + 1}")
@@ -158,9 +158,12 @@ def _objects(lines: Iterable[str], table: str, broken: list[str]) -> Iterator[di
 
 
 def _is_utf8(text: str) -> bool:
-    """Return False if the text has bytes that are not UTF-8 (they were read as halves of surrogate pairs), or zeros, as
-    UTF-16 has."""
-    return not any("\udc80" <= character <= "\udcff" or character == "\0" for character in text)
+    """Return False for a text that was read with `surrogateescape` from bytes that `utf8_text` refuses."""
+    try:
+        utf8_text(text.encode(errors="surrogateescape"))
+    except ValueError:
+        return False
+    return True
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> Any:

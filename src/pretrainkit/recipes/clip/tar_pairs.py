@@ -30,7 +30,7 @@ from pretrainkit.data.tar import (
 )
 from pretrainkit.errors import DataError, MissingSplitError
 from pretrainkit.files.manifest import expected_form
-from pretrainkit.files.sources import check_shards, explained_read_errors
+from pretrainkit.files.sources import check_shards, explained_read_errors, utf8_text
 from pretrainkit.images.decode import IMAGE_SUFFIXES
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_columns, split_names, whole_numbers
@@ -270,14 +270,10 @@ def _json(file: Any, member: Member) -> dict[str, Any]:
 def _text(file: Any, member: Member) -> str:
     """Return the text of a file. Raises ValueError if it is not UTF-8, or has zeros as UTF-16 has."""
     file.seek(member.offset)
-    raw = file.read(member.num_bytes)
     try:
-        text = str(raw, "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{member.name} is not UTF-8: {error.reason}") from error
-    if "\0" in text:
-        raise ValueError(f"{member.name} is not UTF-8: it has zeros, as UTF-16 has")
-    return text
+        return utf8_text(file.read(member.num_bytes))
+    except ValueError as error:
+        raise ValueError(f"{member.name} is not UTF-8: {error}") from error
 
 
 def _caption(file: Any, files: dict[str, Member], about: dict[str, Any], key: str) -> str | list[str] | None:

@@ -31,6 +31,7 @@ from pretrainkit.data.aligned_samples import (
     standardised,
 )
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.files.sources import utf8_text
 from pretrainkit.images.decode import IMAGE_SUFFIXES, open_image
 from pretrainkit.recipes.fourm import serialise
 from pretrainkit.recipes.fourm.config import FourMDataConfig
@@ -438,9 +439,7 @@ def _json_or_text(content: bytes, name: str) -> Any:
         with contextlib.suppress(DataError):  # a text may begin with a bracket
             return _json(content, name)
     try:
-        if b"\0" in content:
-            raise ValueError("it has zeros, as UTF-16 has")
-        return content.decode()
+        return utf8_text(content)
     except ValueError as error:
         raise DataError(f"{name} is not UTF-8: {error}\n  convert it, or leave out its sample") from error
 
