@@ -101,7 +101,7 @@ def _leave_head(model: torch.nn.Module) -> None:
     """Compile only the blocks, not the head."""
     for module in model.modules():
         if isinstance(module, CompiledApart):
-            cast(Any, module).compile = lambda: None
+            cast(Any, module).compile = lambda **_: None
 
 
 def _freeze_bias(model: torch.nn.Module) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pretrainkit.corpus.readers import read_documents
+from pretrainkit.demo.prose import standard_library_documents
 from pretrainkit.files.sources import find_sources
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, SentencePieceTokenizer
@@ -31,7 +32,7 @@ NUM_FILES = 4
 
 
 def load_texts(files: list[str], num_bytes: int) -> list[str]:
-    """Return documents of about `num_bytes` in total, from `files`, else English novels, else the language reference.
+    """Return documents of about `num_bytes` in total, from `files`, else English novels, else Python's documentation.
     They are repeated if necessary."""
     novels = SAMPLE / "books/novels_train.jsonl.zst"
     if not files and novels.is_file():
@@ -39,9 +40,7 @@ def load_texts(files: list[str], num_bytes: int) -> list[str]:
     if files:
         documents = [document.text for document in read_documents(find_sources(files))]
     else:
-        import pydoc_data.topics
-
-        documents = list(pydoc_data.topics.topics.values())
+        documents = [text for _, text in standard_library_documents()]
     texts: list[str] = []
     size = 0
     while size < num_bytes:

@@ -53,6 +53,10 @@ def test_a_head_keeps_one_matrix_of_logits_in_the_type_of_the_product(found: dic
     assert found["head"][compute] == {"kept": [compute], "scatters": []}
 
 
+def test_residual_sums_are_kept_for_the_backward_pass(found: dict[str, Any]) -> None:
+    assert found["sums"] == {"bert packed": [], "t5 decoder": []}
+
+
 def test_a_compiled_contrastive_loss_is_the_plain_one_to_the_last_bit(found: dict[str, Any]) -> None:
     assert found["contrast"] == dict.fromkeys(("plain", "mixup and smoothing", "duplicates", "sigmoid"), True)
 

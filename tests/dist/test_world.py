@@ -106,7 +106,7 @@ def test_one_process_leaves_the_model_plain() -> None:
 
 def test_blocks_are_compiled_in_place_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compiled.append(self))
     monkeypatch.setattr(parallelize_module.shutil, "which", lambda name: f"/usr/bin/{name}")
     model = Blocks()
     parallelize(model, ParallelConfig(), World(), torch.float32)  # auto: not on a CPU
@@ -156,7 +156,7 @@ def test_recomputed_blocks_are_compiled_and_their_copies_are_their_own(monkeypat
     from torch._dynamo.utils import counters
 
     compile_block = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_block(self, backend="eager"))
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_block(self, backend="eager"))
     config = ParallelConfig(compile="on", activation_checkpointing=True)
     model = parallelize(Blocks(), config, World(), torch.float32)
     counters.clear()
@@ -180,7 +180,7 @@ def test_without_a_compiler_there_is_one_warning_and_no_compilation(
 ) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(parallelize_module.shutil, "which", lambda name: None)
-    monkeypatch.setattr(nn.Module, "compile", lambda self: pytest.fail("compiled"))
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: pytest.fail("compiled"))
     with caplog.at_level(logging.WARNING):
         parallelize(Blocks(), ParallelConfig(compile="on"), World(), torch.float32)
     assert len(caplog.records) == 1

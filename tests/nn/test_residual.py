@@ -9,8 +9,12 @@ from torch.utils.checkpoint import checkpoint
 
 from pretrainkit.dist.autocast import narrow_residual, residual
 from pretrainkit.nn.blocks import PlainPreNormBlock, PostNormBlock, PreNormBlock
+from pretrainkit.nn.foreign import repeated_modules
 from pretrainkit.nn.row_layout import RowLayout
+from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.precision import Precision
+from pretrainkit.training.trainer import to_device
+from support.small_work import foreign_towers, glue
 
 LAYOUT = RowLayout(2, 5)
 SETTINGS = {"attention_dropout_rate": 0.0, "dropout_rate": 0.0, "activation": "gelu", "epsilon": 1e-6}
@@ -56,3 +60,27 @@ def test_the_stream_is_narrow_if_configured_and_close_to_the_wide_one(kind):
 def test_without_autocast_nothing_is_rounded():
     narrow_residual(True)
     assert BLOCKS["pre"]()(residual(torch.zeros(10, 16)), LAYOUT).dtype == torch.float32
+
+
+@pytest.mark.parametrize("make", [foreign_towers, lambda: glue("classes", is_foreign=True)], ids=["clip", "glue"])
+def test_the_stream_of_encoders_of_other_libraries_is_narrow_as_well(make):
+    work = make()
+    entered: dict[str, set[torch.dtype]] = {"wide": set(), "narrow": set()}
+    gradients: dict[str, Tensor] = {}
+    for name, is_narrow in (("wide", False), ("narrow", True)):
+        precision = Precision(torch.get_default_device(), torch.bfloat16, False, None, has_narrow_residual=is_narrow)
+        hooks = [
+            part.register_forward_pre_hook(lambda part, args, seen=entered[name]: seen.add(args[0].dtype))
+            for block in repeated_modules(work.model)
+            for part in block.modules()
+            if isinstance(part, nn.LayerNorm)
+        ]
+        work.model.eval().zero_grad()  # without dropout
+        accumulate(work.objective, work.model, [to_device(work.batches[0], precision.device)], precision=precision)
+        for hook in hooks:
+            hook.remove()
+        grads = [parameter.grad.flatten() for parameter in work.model.parameters() if parameter.grad is not None]
+        gradients[name] = torch.cat(grads)
+    assert hooks
+    assert entered == {"wide": {torch.float32}, "narrow": {torch.bfloat16}}
+    assert (gradients["narrow"] - gradients["wide"]).norm() < 0.1 * gradients["wide"].norm()

@@ -128,8 +128,8 @@ class Counted:
         """Runs of graphs: equal to the calls if nothing runs uncompiled and no graph is broken."""
         self._compile = torch.compile
 
-    def __call__(self, function: Any, **options: Any) -> Callable[..., Any]:
-        compiled = self._compile(function, **options, backend=self._backend)
+    def __call__(self, function: Any, **_: Any) -> Callable[..., Any]:
+        compiled = self._compile(function, backend=self._backend)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
@@ -236,6 +236,46 @@ def backward_of_head(compute: torch.dtype) -> dict[str, list[str]]:
     return found
 
 
+def repeated_sums(make: Callable[[], Work]) -> list[str]:
+    """Return the sums in half precision that backward passes of a model's blocks compute again from what is kept."""
+    found: list[str] = []
+
+    def backward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        kept = set()  # and what follows from it alone
+        for node in graph.graph.nodes:
+            is_kept = node.op == "placeholder" and "tangents" not in node.name
+            if is_kept or (node.all_input_nodes and kept.issuperset(node.all_input_nodes)):
+                kept.add(node)
+                value = node.meta.get("val")
+                if node.target == torch.ops.aten.add.Tensor and value.dtype == torch.bfloat16:
+                    found.append(str(node))
+        return graph.forward
+
+    def compile_function(function: Any, *, options: dict[str, Any]) -> Any:
+        def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+            options["joint_custom_post_pass"](joint.graph)
+            return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+        compiler = aot_autograd(
+            fw_compiler=lambda graph, inputs: graph.forward,
+            bw_compiler=backward,
+            partition_fn=partition,
+            decompositions=select_decomp_table(),
+        )
+        return original(function, backend=compiler)
+
+    torch._dynamo.reset()
+    original, torch.compile = torch.compile, compile_function
+    try:
+        work = make()
+        model = parallelize(work.model, ParallelConfig(compile="on"), World(), torch.bfloat16).train()
+        precision = Precision(CPU, torch.bfloat16, False, None, has_narrow_residual=True)
+        accumulate(work.objective, model, [to_device(work.batches[0], CPU)], precision=precision)
+    finally:
+        torch.compile = original
+    return found
+
+
 def contrast() -> dict[str, bool]:
     """Compare the compiled contrastive loss with the plain one, by settings: True if equal to the last bit, also in
     gradients."""
@@ -280,10 +320,12 @@ if __name__ == "__main__":
     torch._dynamo.config.run_gc_after_compile = False
     torch._dynamo.config.fake_tensor_cache_enabled = False  # with changing sizes, it takes longer to fill than it saves
     torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0  # empties the processor's caches to measure a latency
-    wanted = sys.argv[1:] or [*CASES, "head", "contrast", "given up"]
+    wanted = sys.argv[1:] or [*CASES, "head", "sums", "contrast", "given up"]
     found: dict[str, Any] = {name: measure(case) for name, case in CASES.items() if name in wanted}
     if "head" in wanted:
         found["head"] = {name: backward_of_head(getattr(torch, name)) for name in ("bfloat16", "float32")}
+    if "sums" in wanted:
+        found["sums"] = {name: repeated_sums(CASES[name].make) for name in ("bert packed", "t5 decoder")}
     if "contrast" in wanted:
         with torch.no_grad():
             found["contrast"] = contrast()

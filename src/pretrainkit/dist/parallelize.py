@@ -136,6 +136,9 @@ def _compile(model: nn.Module, blocks: list[nn.Module]) -> None:
     copy of it. Otherwise all kinds would use up one limit of graphs, and a size that is 12 in one tower and 7 in the
     other would become dynamic.
     """
+    from pretrainkit.dist.saved_sums import SaveResidualSums
+
+    options = {"joint_custom_post_pass": SaveResidualSums()}
     kinds: dict[object, Callable[..., Any]] = {}
     names = {module: name for name, module in model.named_modules()}
     for module in [*blocks, *(part for part in model.modules() if isinstance(part, CompiledApart))]:
@@ -150,7 +153,7 @@ def _compile(model: nn.Module, blocks: list[nn.Module]) -> None:
             if kind not in kinds:
                 kinds[kind] = _copy_of(forward.__func__, len(kinds))
             module.forward = MethodType(kinds[kind], module)
-        module.compile()
+        module.compile(options=options)
 
 
 def _copy_of(function: FunctionType, number: int) -> FunctionType:

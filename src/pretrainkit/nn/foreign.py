@@ -1,4 +1,5 @@
-"""Encoders of other libraries: building them without memory, their blocks, layers with several matrices, and masks."""
+"""Encoders of other libraries: building them without memory, their blocks and residual streams, layers with several
+matrices, and masks."""
 
 import inspect
 import re
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.nn.initialise import SkipInitialisation
 
 
@@ -56,6 +58,26 @@ def repeated_modules(model: nn.Module) -> list[nn.Module]:
         else:
             blocks += repeated_modules(module)
     return blocks
+
+
+def round_residuals(model: nn.Module) -> None:
+    """Let each block round its input and the results of its layer norms by `residual`, so that its residual stream is
+    as narrow as that of our own blocks. This covers streams that begin with an embedding and those that begin with a
+    norm."""
+    for block in repeated_modules(model):
+        block.register_forward_pre_hook(_round_input)
+        for module in block.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.register_forward_hook(_round_output)
+
+
+def _round_input(block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    is_stream = bool(args) and isinstance(args[0], Tensor) and args[0].is_floating_point()
+    return (residual(args[0]), *args[1:]) if is_stream else args
+
+
+def _round_output(norm: nn.Module, args: tuple[Any, ...], normal: Tensor) -> Tensor:
+    return residual(normal)
 
 
 _MASKS = {"create_bidirectional_mask", "create_causal_mask"}

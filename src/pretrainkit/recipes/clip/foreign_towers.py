@@ -18,6 +18,7 @@ from pretrainkit.exporting.torchvision_shim import import_timm, import_transform
 from pretrainkit.nn.foreign import (
     mask_of_pairs,
     repeated_modules,
+    round_residuals,
     stacked_layers,
     takes_mask_of_pairs,
     without_weights,
@@ -63,6 +64,7 @@ class TimmTower(ForeignTower, ImageTower):
             self.encoder = _create(timm, config, pretrained=config.pretrained, **arguments)
         if config.sync_batch_norm:
             self.encoder = timm.layers.convert_sync_batchnorm(self.encoder)
+        round_residuals(self.encoder)
         self.width = self.encoder.head_hidden_size
         published = self.encoder.pretrained_cfg
         self.mean_and_deviation = (tuple(published["mean"]), tuple(published["std"]))
@@ -172,6 +174,7 @@ class HuggingFaceTower(ForeignTower, TextTower):
             self.encoder = without_weights(lambda: encoder_from(architecture))
         else:
             self.encoder = encoder_from(architecture, config.name if config.pretrained else None)
+        round_residuals(self.encoder)
         self.width = self.encoder.config.hidden_size
         self._takes_pairs = takes_mask_of_pairs(self.encoder)
 

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from pretrainkit.dist.devices import reads_at_once
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
-from pretrainkit.nn.foreign import mask_of_pairs, repeated_modules, stacked_layers, takes_mask_of_pairs
+from pretrainkit.nn.foreign import (
+    mask_of_pairs,
+    repeated_modules,
+    round_residuals,
+    stacked_layers,
+    takes_mask_of_pairs,
+)
 from pretrainkit.nn.layouts import example_numbers
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
@@ -32,6 +38,7 @@ class HuggingFaceEncoder(TextEncoder):
         name, linear = classifier_of(model)
         model.set_submodule(name, nn.Identity())
         self.model, self.classifier_name = model, name
+        round_residuals(model.base_model)
         self.width, self.dropout_rate = linear.in_features, 0.0
         settings = model.config.to_dict()
         self._pad_id = settings.get("pad_token_id") or 0
