@@ -1,6 +1,7 @@
 """The source as the loader uses it: acceptance facts 19, 23 and 28, slices of batches, mixtures, and wrong input."""
 
 import dataclasses
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,12 @@ from pretrainkit.recipes.bert.config import (
     BertRun,
     ModernModelConfig,
 )
+from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.optimizers.config import OptimizerConfig
+from support.remedies import followed
 
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 VOCAB_SIZE = 3000
@@ -345,3 +348,19 @@ def test_missing_and_empty_data_is_refused(folders, tmp_path):
         open_bound(run_of(empty))
     with pytest.raises(DataError, match=r"data\.valid"):
         open_bound(run_of(folders["a"]), "valid")
+
+
+def test_examples_of_one_sentence_are_reported_unless_the_order_is_not_trained(folders, tmp_path, caplog):
+    single = shards_of(tmp_path / "single", [[sentence] for document in documents_of(9) for sentence in document])
+    with caplog.at_level(logging.WARNING):
+        for train, objective in (
+            (folders["a"], {}),
+            (single, {"sentence_order": False}),
+            (single, {}),
+        ):
+            config = bind(run_of(train, objective=objective))
+            RECIPE.check_new_run(config, open_source(config, "train"))
+    (message,) = caplog.messages
+    assert message.startswith("100 % of the training examples have only one sentence")
+    advice = followed(message, "recipes/bert/source.py: … % of the training examples have only one sentence")
+    assert "objective.sentence_order=false" in advice

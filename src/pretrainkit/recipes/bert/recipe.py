@@ -70,6 +70,9 @@ class Bert(
 
         return broken_shards(source.path for source in (*config.data.train, *config.data.valid))
 
+    def check_new_run(self, config: BertRun, source: Any) -> None:
+        source.report_single_sentences()
+
     def bind(self, config: BertRun) -> BertRun:
         from pretrainkit.recipes.bert.source import bind
 

@@ -4,6 +4,7 @@ Dimensions: B examples, D documents.
 """
 
 import hashlib
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,10 @@ from pretrainkit.training.data_config import SourceConfig
 
 Split = Literal["train", "valid"]
 
+_log = logging.getLogger(__name__)
 _VALID = stream_key(0, "bert", "valid")
+_MIN_PAIRS = 0.1
+"""Share of the examples with several sentences below which sentence order is reported as not learned."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,18 @@ class BertSource(BatchSource):
             "predicted_token_share": float(num_predictions(self.masking, lengths, num_text).sum() / lengths.sum()),
             "several_sentences_share": float((num_inner > 0).mean()),
         }
+
+    def report_single_sentences(self) -> None:
+        """Report examples that hold one sentence each, from which nothing can be learned about the order of two. Thai,
+        for instance, has no stops."""
+        share = float((np.concatenate([component.chunks.num_inner for component in self.components]) > 0).mean())
+        if self.config.objective.sentence_order and share < _MIN_PAIRS:
+            _log.warning(
+                "%.0f %% of the training examples have only one sentence, so the order of sentences is not learned\n"
+                "  set objective.sentence_order=false, or find more sentences, such as lines: pretrainkit tokenizer "
+                "encode CORPUS --tokenizer DIR --splitter newline --out FOLDER",
+                100 * (1 - share),
+            )
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         lengths_B = np.empty(len(records), np.int64)
