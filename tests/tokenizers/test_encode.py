@@ -107,6 +107,14 @@ def test_text_that_the_vocabulary_cannot_represent_is_reported(wordpiece, tmp_pa
     assert any("67% of the tokens are [UNK]" in line for line in notes.lines) == is_reported
 
 
+@pytest.mark.parametrize(("text", "is_reported"), [("the boat, the man, é. " * 9, False), ("ประเทศไทย the", True)])
+def test_text_of_another_script_than_the_vocabulary_is_reported(unigram, tmp_path, text, is_reported):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}))
+    notes = Notes()
+    encode_corpus([tmp_path / "a.jsonl"], unigram, tmp_path / "out", SPLITTER, workers=1, progress=notes)
+    assert any("of the tokens are single bytes" in line for line in notes.lines) == is_reported
+
+
 def test_a_corpus_without_control_pieces_does_not_mention_them(corpus, unigram, tmp_path):
     notes = Notes()
     manifest = encode_corpus([corpus], unigram, tmp_path / "out", SPLITTER, workers=1, progress=notes)["train"]

@@ -49,6 +49,9 @@ from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_p
 MAX_SHARDS = 1024
 _LARGE_UNKNOWN = 0.01
 """Share of unknown tokens above which a warning is shown."""
+_MANY_BYTES = 0.2
+"""The same for tokens of single bytes, which rare characters always have."""
+_COUNTED = ("unknown", "bytes")
 _Split = tuple[list[SourceFile], str | None]
 """The files of a split, and the fingerprint of their corpus folder (None if they are not in one)."""
 
@@ -199,7 +202,8 @@ def _encode_split(
         empty = sum((Counter[str](record["empty"]) for record in records), Counter())
         num_with_control = sum(record.get("with_control", 0) for record in records)
         entries = [record["entry"] for record in records]
-        unknown = sum(record.get("unknown", 0) for record in records) / max(1, sum(e["num_tokens"] for e in entries))
+        num_tokens = max(1, sum(entry["num_tokens"] for entry in entries))
+        unknown, single_bytes = (sum(record.get(kind, 0) for record in records) / num_tokens for kind in _COUNTED)
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         if not sum(entry["num_documents"] for entry in entries):
@@ -218,6 +222,11 @@ def _encode_split(
             progress.note(
                 f"warning: {name}: {unknown:.0%} of the tokens are {piece}: the vocabulary cannot represent their text"
                 "; train one on this text (pretrainkit tokenizer train; unigram and bpe represent any text)"
+            )
+        if single_bytes > _MANY_BYTES and not (tokenizer.is_byte | tokenizer.is_special).all():
+            progress.note(
+                f"warning: {name}: {single_bytes:.0%} of the tokens are single bytes of characters outside the "
+                "vocabulary, so texts become long; train one on this text (pretrainkit tokenizer train)"
             )
         copy_tokenizer(tokenizer.folder, out / TOKENIZER_FOLDER, punkt)
         content = fingerprint([entry["sha256"]["hashes"] for entry in entries])

@@ -51,6 +51,8 @@ class Batch(NamedTuple):
     """Documents in which a control piece is spelled out."""
     num_unknown: int
     """Tokens for text that the vocabulary cannot represent."""
+    num_bytes: int
+    """Tokens of one byte each, for characters outside the vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,7 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
         num_empty_documents=int((~is_kept).sum()),
         num_with_control=sum(find_control(text) is not None for text, _ in texts),
         num_unknown=int((tokens == tokenizer.special.unk).sum()),
+        num_bytes=int(tokenizer.is_byte[tokens].sum()),
     )
 
 
@@ -167,7 +170,7 @@ def encode_shard(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
 def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict[str, Any]:
     """Write batches to the shard's files, then write and return its record."""
     empty: Counter[str] = Counter()
-    num_with_control = num_unknown = 0
+    num_with_control = num_unknown = num_bytes = 0
     with ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer:
         for batch in encoded:
             if len(batch.tokens):
@@ -176,6 +179,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
             empty["empty_document"] += batch.num_empty_documents
             num_with_control += batch.num_with_control
             num_unknown += batch.num_unknown
+            num_bytes += batch.num_bytes
     record = {
         "key": task.key,
         "entry": {**writer.entry, "sources": [source.address for source in task.sources]},
@@ -183,6 +187,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
         "empty": {reason: count for reason, count in empty.items() if count},
         "with_control": num_with_control,
         "unknown": num_unknown,
+        "bytes": num_bytes,
     }
     return record_finished(task.work, record)
 

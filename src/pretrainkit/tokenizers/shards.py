@@ -374,7 +374,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
         advice = f"name one of the folders in it: {', '.join(str(folder / name) for name in inside)}"
         if not folder.exists():
             advice = f"give the path of the token shards, or {_REBUILD}"
-            raise DataError(f"there is no folder {folder}\n  {advice}") from error
+            place = "" if folder.is_absolute() else f" in {Path.cwd()}"
+            raise DataError(f"there is no folder {folder}{place}\n  {advice}") from error
         if not inside and (text := _text_in(folder)) is not None:
             raise DataError(
                 f"{folder} is text, not token shards\n  make them, and train on data.train=tokens/train:\n"
