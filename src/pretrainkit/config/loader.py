@@ -67,9 +67,7 @@ def resolve(
         except ConfigError as error:
             problems += error.problems
             continue
-        overlay: Tree = value
-        for part in reversed(path):
-            overlay = {part: overlay}
+        overlay = nested({".".join(path): value})
         _lay_over(tree, origins, overlay, dict.fromkeys(flatten(overlay), "command line"), catalog)
     recipe = tree.get("recipe")
     if not isinstance(recipe, str):
