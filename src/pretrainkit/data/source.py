@@ -34,6 +34,19 @@ class Records:
     key: NDArray[np.uint64]
     """(B,) random key of (seed, source, epoch, index)."""
 
+    @classmethod
+    def of_first_epoch(
+        cls,
+        index: Sequence[int] | NDArray[np.integer],
+        source: int | NDArray[np.integer] = 0,
+        key: NDArray[np.uint64] | None = None,
+    ) -> "Records":
+        """Return the examples `index` of a component, or of a component each. Without keys, their indices are used, for
+        examples whose random choices do not matter."""
+        index_B = np.array(index, np.int64)
+        zeros_B = np.zeros_like(index_B)
+        return cls(zeros_B + source, zeros_B, index_B, index_B.astype(np.uint64) if key is None else key)
+
     def held_out_keys(self, stream: int) -> NDArray[np.uint64]:
         """Return keys of `stream` that depend on neither the seed nor the epoch, so that losses on held-out examples
         are comparable."""
@@ -102,13 +115,11 @@ def unreadable(source: BatchSource, title: str, progress: "Progress") -> Iterato
     progress.stage(title, sum(source.sizes), "example")
     for component, size in enumerate(source.sizes):
         for begin in range(0, size, _READ_AT_ONCE):
-            index = np.arange(begin, min(begin + _READ_AT_ONCE, size), dtype=np.int64)
-            zeros = np.zeros_like(index)
-            records = Records(zeros + component, zeros, index, index.astype(np.uint64))
+            records = Records.of_first_epoch(range(begin, min(begin + _READ_AT_ONCE, size)), component)
             if _error(source, records):
-                singles = (_error(source, records.take(slice(row, row + 1))) for row in range(len(index)))
+                singles = (_error(source, records.take(slice(row, row + 1))) for row in range(len(records)))
                 yield from filter(None, singles)
-            progress.advance(len(index))
+            progress.advance(len(records))
 
 
 def _error(source: BatchSource, records: Records) -> str:

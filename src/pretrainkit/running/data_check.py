@@ -161,13 +161,11 @@ def _stored(
     `seconds`."""
     began, total = time.perf_counter(), sum(source.sizes)
     for component, size in enumerate(source.sizes):
-        index = np.array(spread(size, -(-num * size // total)), np.int64)
+        index = spread(size, -(-num * size // total))
         for begin in range(0, len(index), _BLOCK):
             if seconds is not None and time.perf_counter() - began > seconds:
                 return
-            block = index[begin : begin + _BLOCK]
-            zeros = np.zeros_like(block)
-            records = Records(zeros + component, zeros, block, block.astype(np.uint64))
+            records = Records.of_first_epoch(index[begin : begin + _BLOCK], component)
             yield from recipe.stored_records(config, source, records)
 
 

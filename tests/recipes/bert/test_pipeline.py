@@ -102,6 +102,7 @@ def test_samples_mark_all_predicted_places_by_position(made, batching, monkeypat
     folder, _, _ = made
     source = open_run(folder, batching=batching)
     config = source.config.changed(data=source.config.data.changed(valid=source.config.data.train))
+    source = open_source(config, "valid")
     right: list[bool] = []
 
     def answers(config, model, batch, num_pieces):

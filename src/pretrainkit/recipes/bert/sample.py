@@ -41,9 +41,8 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
     if not folder.is_dir() or not size:
         return []
     tokenizer = load_tokenizer(folder)
-    index = np.array(spread(size, num), np.int64)
-    zeros = np.zeros(len(index), np.int64)  # the first component and epoch; held-out examples need no key
-    batch = source.build(Records(zeros, zeros, index, zeros.astype(np.uint64)))
+    records = Records.of_first_epoch(spread(size, num))
+    batch = source.build(records)
     predicted_K, order_B = _answers(config, model, batch, len(tokenizer.pieces()))
     filled = {**batch, "input_ids": batch["input_ids"].copy()}
     is_used = batch["masked_lm_weights"] > 0
@@ -52,7 +51,7 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
     else:
         filled["input_ids"][is_used.nonzero()[0], batch["masked_lm_positions"][is_used]] = predicted_K
     samples, pair, is_start = list[dict[str, Any]](), config.objective.sentence_pair, tokenizer.is_word_start()
-    for row in range(len(index)):
+    for row in range(len(records)):
         ids, places, originals = _example(batch, row)
         truth, predicted = ids.copy(), _example(filled, row)[0]
         truth[places] = originals

@@ -58,8 +58,7 @@ class FeatureSource(ClipSource):
         for tower in self._towers:
             width = self._features[tower][0].shape[1]
             features_BD = np.empty((len(records), width), np.float32)
-            for number in np.unique(records.source).tolist():
-                own = np.flatnonzero(records.source == number)
+            for number, own in records.by_component(range(len(self.sets))):
                 rows = records.index[own]
                 where = self._image_rows[number][rows] if tower == "image" else rows
                 features_BD[own] = self._features[tower][number][where]

@@ -20,6 +20,7 @@ from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.held_out import Inputs, PairSet, embed
 from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.tasks.rates import spread
 
 _NUM_IMAGES = 100
 """Number of images to search: enough to make right answers meaningful, and few enough for a large model on a CPU."""
@@ -36,7 +37,7 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
     """
     ids_N = pairs.image_ids_N
     image_rows = first_of_each(ids_N)
-    image_rows = image_rows[_spread(len(image_rows), _NUM_IMAGES)]
+    image_rows = image_rows[spread(len(image_rows), _NUM_IMAGES)]
     text_rows = first_of_each_up_to(ids_N, _CAPTIONS_PER_IMAGE)
     text_rows = text_rows[np.isin(ids_N[text_rows], ids_N[image_rows])]
     text_ids, image_ids = ids_N[text_rows], ids_N[image_rows]
@@ -58,7 +59,7 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
     )
     samples: list[dict[str, Any]] = []
     for from_ND, own_ids, num_queries, show_query, to_GD, their_ids, show in directions:
-        queries = _spread(len(own_ids), num_queries)
+        queries = spread(len(own_ids), num_queries)
         nearest_QK = nearest(from_ND[queries], to_GD, _NUM_NEAREST)[0].tolist()
         for query, nearest_K in zip(queries, nearest_QK, strict=True):
             is_right = their_ids == own_ids[query]
@@ -108,8 +109,3 @@ def find_images(
         lines = [f"  {match['score']:6.3f}  {match['image']}" for match in matches]
         answers.append({"prompt": prompt, "images": matches, "text": "\n".join([prompt, *lines])})
     return answers
-
-
-def _spread(size: int, num: int) -> list[int]:
-    """Return at most `num` different indices below `size`, at equal distances."""
-    return sorted(set(np.linspace(0, size - 1, num, dtype=np.int64).tolist())) if num else []

@@ -128,8 +128,8 @@ class ClipSource(BatchSource):
             rows[place], caption, reason = self._fill(batch["image"][place], source, row, *drawn)
             captions.append(caption)
             batch["bad"][place] = reason
-        for source in np.unique(records.source).tolist():
-            own, pairs = np.flatnonzero(records.source == source), self.sets[source]
+        for source, own in records.by_component(range(len(self.sets))):
+            pairs = self.sets[source]
             self._bad[source].see(len(own))
             # Image ids are unique only within a set, so they are hashed with a salt of the set.
             groups = fold(self._image_salts[source], pairs.image_ids[rows[own]])

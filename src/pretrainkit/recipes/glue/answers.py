@@ -80,7 +80,7 @@ def records_of(source: TextSource, index_N: Ints) -> Records:
     ends = np.cumsum(sizes)
     component = np.searchsorted(ends, index_N, side="right")
     index = index_N - (ends - sizes)[component]
-    return Records(component.astype(np.int64), np.zeros_like(index_N), index, index_N.astype(np.uint64))
+    return Records.of_first_epoch(index, component, index_N.astype(np.uint64))
 
 
 def build_evaluator(config: GlueRun, reader: TextReader, world: World, precision: Precision) -> Evaluator:

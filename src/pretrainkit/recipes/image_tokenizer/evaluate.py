@@ -24,6 +24,7 @@ from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
 from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
 from pretrainkit.recipes.image_tokenizer.source import ImageSource, open_source
+from pretrainkit.tasks.rates import spread
 from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.watch import Sample
@@ -108,9 +109,7 @@ def sample(config: ImageTokenizerRun, model: nn.Module, source: BatchSource, num
     size = source.sizes[0]
     if not size:
         return []
-    index = np.unique(np.linspace(0, size - 1, num, dtype=np.int64))
-    zeros = np.zeros(len(index), np.int64)
-    batch = source.build(Records(zeros, zeros, index, zeros.astype(np.uint64)))
+    batch = source.build(Records.of_first_epoch(spread(size, num)))
     device, domain = next(model.parameters()).device, config.model.domain
     with evaluation_mode(model):
         values = prepared(torch.from_numpy(batch["image"]).to(device), config.model)
@@ -119,7 +118,7 @@ def sample(config: ImageTokenizerRun, model: nn.Module, source: BatchSource, num
     pictures = as_pictures(torch.cat((values, reconstruction)), domain)
     return [
         {"input": [{"image": thumbnail(original)}], "reconstruction": [{"image": thumbnail(decoded)}]}
-        for original, decoded in zip(pictures[: len(index)], pictures[len(index) :], strict=True)
+        for original, decoded in zip(pictures[: len(values)], pictures[len(values) :], strict=True)
     ]
 
 

@@ -206,8 +206,7 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
     splits: tuple[Split, ...] = ("train", "valid") if config.data.valid else ("train",)
     for split in splits:
         source = open_source(config, split)
-        first = np.zeros(len(source.sets), np.int64)
-        source.build(Records(np.arange(len(first)), first, first, first.astype(np.uint64)))
+        source.build(Records.of_first_epoch([0] * len(source.sets), np.arange(len(source.sets))))
     return config
 
 

@@ -18,6 +18,7 @@ from pretrainkit.recipes.capabilities import StoredRecord
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
 from pretrainkit.recipes.pixel.source import PixelSource
+from pretrainkit.tasks.rates import spread
 from pretrainkit.training.watch import Sample
 
 _PATCHES_PER_LINE = 24
@@ -41,9 +42,7 @@ def sample(config: PixelRun, model: nn.Module, source: BatchSource, num: int) ->
     size = source.sizes[0]
     if not size:
         return []
-    index = np.unique(np.linspace(0, size - 1, num, dtype=np.int64))
-    zeros = np.zeros(len(index), np.int64)
-    examples = source.examples(Records(zeros, zeros, index, zeros.astype(np.uint64)))
+    examples = source.examples(Records.of_first_epoch(spread(size, num)))
     lengths = examples.num_text_patches_B + 1
     is_hidden_BN = examples.is_masked_BN & (np.arange(examples.is_masked_BN.shape[1]) < lengths[:, None])
     predicted = reconstruct(config, model, examples.pixels, examples.num_text_patches_B, is_hidden_BN)

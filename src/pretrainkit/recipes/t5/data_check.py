@@ -246,7 +246,6 @@ def _count(config: T5Run, split: Literal["train", "valid"]) -> NDArray[np.int64]
         chosen = np.array(spread(size, num), np.int64)
         for begin in range(0, len(chosen), _BLOCK):
             index = chosen[begin : begin + _BLOCK]
-            zeros = np.zeros(len(index), np.int64)
-            _, targets = source.examples(Records(zeros + number, zeros, index, fold(_BASELINE_KEY, index)))
+            _, targets = source.examples(Records.of_first_epoch(index, number, fold(_BASELINE_KEY, index)))
             counts += np.bincount(targets.values, minlength=len(counts))
     return counts

@@ -165,8 +165,7 @@ def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> li
     tokenizer, ids = load_tokenizer(folder), source.components[0].denoiser.ids
     examples = []
     for index in spread(size, num):
-        zero = np.zeros(1, np.int64)
-        records = Records(zero, zero, np.array([index]), zero.astype(np.uint64))
+        records = Records.of_first_epoch([index])
         inputs, targets = source.examples(records)
         sequences = {} if inputs is None else {"masked": inputs.values.tolist()}
         sequences["predicted"] = _most_probable(config, model, source.build(records))

@@ -82,8 +82,7 @@ class DenoisingSource(BatchSource):
         shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
             index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)
-            zeros = np.zeros_like(index)
-            inputs, targets = self.examples(Records(zeros + number, zeros, index, fold(_VALID, index)))
+            inputs, targets = self.examples(Records.of_first_epoch(index, number, fold(_VALID, index)))
             shown.append(
                 {
                     "path": str(component.shards.folder),
