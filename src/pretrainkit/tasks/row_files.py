@@ -9,7 +9,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from itertools import dropwhile
+from itertools import dropwhile, groupby
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +161,8 @@ def _paragraphs(content: bytes, path: str) -> Iterator[list[tuple[int, str]]]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} cannot be read as text: {error}\n  convert it to UTF-8, plain or .gz") from error
-    lines: list[tuple[int, str]] = []
     # Only these end a line, because words may contain other characters at which splitlines splits, such as U+0085.
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        if line.strip(" \t"):
-            lines.append((number, line))
-        elif lines:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
+    lines = enumerate(text.replace("\r\n", "\n").split("\n"), 1)
+    for has_text, run in groupby(lines, key=lambda line: bool(line[1].strip(" \t"))):
+        if has_text:
+            yield list(run)
