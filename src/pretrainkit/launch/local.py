@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from types import FrameType
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder, Restarts
 from pretrainkit.launch.rank import LOG_FOLDER, WORLD_SIZES, Stalls, rank_file
+from pretrainkit.workers.processes import handled_signals
 
 _log = logging.getLogger(__name__)
 
@@ -182,16 +182,10 @@ def _forwarding(agent: subprocess.Popen[bytes], logs: Path, num_processes: int) 
         if not pids:  # no rank has started, so there is nothing to save
             agent.terminate()
 
-    previous = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in _FORWARDED:
-            if (number := getattr(signal.Signals, name, None)) is not None:
-                previous[number] = signal.signal(number, forward)
     try:
-        yield received
+        with handled_signals(_FORWARDED, forward):
+            yield received
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if agent.poll() is None:  # after an error in this process, leave no orphans
             agent.terminate()
             agent.wait()

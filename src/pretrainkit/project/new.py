@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from pretrainkit.recipes.proposal import ProjectRequest
 from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import resolve_config
 from pretrainkit.running.hours import require_hours
-from pretrainkit.workers.processes import Progress, Quiet, available_cores
+from pretrainkit.workers.processes import Progress, Quiet, available_cores, handled_signals
 
 RECORD = "project.json"
 DEFAULT_HOURS = 0.5
@@ -122,13 +121,8 @@ def run_project(project: Project, stdout: IO[str] | None = None) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     process = subprocess.Popen(["bash", str(project.script)], env={**os.environ, "PATH": path}, stdout=stdout)
     # Ctrl-C also reaches the script, whose training saves its state before it ends: wait for that.
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
-    try:
+    with handled_signals(["SIGINT"], signal.SIG_IGN):
         code = process.wait()
-    finally:
-        if is_main:
-            signal.signal(signal.SIGINT, before)
     if code == 130:
         raise KeyboardInterrupt
     if code:

@@ -6,11 +6,12 @@ KeyboardInterrupt immediately, for users who do not want to wait for the save.
 """
 
 import signal
-import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
+
+from pretrainkit.workers.processes import handled_signals
 
 _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
 _ECHO_SECONDS = 0.5
@@ -37,7 +38,6 @@ class StopSignal:
     def __init__(self) -> None:
         self.name: str | None = None
         """Name of the first signal received, such as "SIGTERM"; None: no signal yet."""
-        self._previous: dict[signal.Signals, Any] = {}
         self._interrupted_at: float | None = None
         self._num_steps = 1
         """Number of steps after which ranks ask each other again, the same on all ranks."""
@@ -80,14 +80,9 @@ class StopSignal:
         self.request(name)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for name in _NAMES:
-                number = getattr(signal.Signals, name, None)  # Windows has no SIGUSR1
-                if number is not None:
-                    self._previous[number] = signal.signal(number, self._handle)
+        self._handling = handled_signals(_NAMES, self._handle)
+        self._handling.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._previous.clear()
+    def __exit__(self, *error: Any) -> None:
+        self._handling.__exit__(*error)

@@ -6,12 +6,13 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from typing import Protocol, TypeVar
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 from pretrainkit.errors import DataError, RunError
 
@@ -159,3 +160,17 @@ def _follow_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def handled_signals(names: Sequence[str], handler: Callable[[int, FrameType | None], Any] | int) -> Iterator[None]:
+    """Context in which `handler` gets these signals, as far as the system has them. In another thread than the main
+    thread, where Python does not allow handlers, nothing changes."""
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [number for name in names if (number := getattr(signal.Signals, name, None)) is not None]
+    before = {number: signal.signal(number, handler) for number in numbers if is_main}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)

@@ -29,6 +29,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from pretrainkit.errors import DataError, InputError, PretrainKitError, RunError
 from pretrainkit.files.manifest import atomic_file
+from pretrainkit.workers.processes import handled_signals
 
 _BEAT_SECONDS = 0.5
 _SILENT_SECONDS = 3.0
@@ -207,17 +208,16 @@ class TaskFolder:
                 with suppress(OSError):
                     path.write_text(str(beat))
 
-        before = signal.signal(signal.SIGUSR2, give_up)
-        path.write_text("0")
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
-            signal.signal(signal.SIGUSR2, before)
-            path.unlink(missing_ok=True)
+        with handled_signals(["SIGUSR2"], give_up):
+            path.write_text("0")
+            watcher = threading.Thread(target=watch, daemon=True)
+            watcher.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                watcher.join()
+                path.unlink(missing_ok=True)
 
 
 def quiet_datatrove() -> None:
