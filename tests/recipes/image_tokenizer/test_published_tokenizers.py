@@ -5,7 +5,7 @@ import torch
 from safetensors import safe_open
 
 from pretrainkit.dist.devices import to_device
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.image_tokenizer.model import build
 from pretrainkit.recipes.image_tokenizer.model_config import (
@@ -163,3 +163,93 @@ def test_files_without_a_description_take_the_config_as_advised(tmp_path) -> Non
         read_original(tmp_path / "model.safetensors", deeper)
     followed(error.value, "recipes/image_tokenizer/original.py: the file does not match the config")
     assert read_original(tmp_path / "model.safetensors", model())[0] == model()
+
+
+_MLP = "BottleneckMLP/B_6-Wi_1024"
+VECTORS = {"n_channels": 768, "patch_proj": False, "image_size": 224, "enc_type": _MLP, "dec_type": _MLP}
+VECTORS |= {"quant_type": "memcodes", "num_codebooks": 16, "latent_dim": 512}
+
+
+def test_vectors_have_one_position_whatever_the_size_of_the_image() -> None:
+    config = model_of(VECTORS)
+    assert config.domain.name == "DINOv2-B14-global"
+    assert config.num_tokens == 16
+    maps = model_of(VECTORS | {"enc_type": "vit_b_enc", "dec_type": "vit_b_dec", "patch_size": 14})
+    assert (maps.domain.name, maps.grid) == ("DINOv2-B14", 16)
+
+
+def test_positions_are_those_of_the_size_in_the_file(tmp_path) -> None:
+    config = model(encoder=CODER.model_copy(update={"position_grid": 4}))
+    tokenizer = build(config).eval()
+    theirs = to_original(tokenizer)
+    assert theirs["encoder.pos_emb"].shape == (1, 16, 4, 4)
+    assert theirs["decoder.pos_emb"].shape == (1, 16, 2, 2)
+    latents_BDhw = torch.randn(1, 3, 16, 16)
+    patches_BDhw = tokenizer.encoder.patch(latents_BDhw)
+    between = torch.nn.functional.interpolate(theirs["encoder.pos_emb"], (2, 2), mode="bicubic", align_corners=False)
+    expected_TD = (patches_BDhw + between).flatten(2)[0].T
+    seen: list[torch.Tensor] = []
+    tokenizer.encoder.layers[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    tokenizer.encoder(latents_BDhw)
+    torch.testing.assert_close(seen[0], expected_TD)
+    write_tensors(tmp_path / "model.safetensors", theirs)
+    assert read_original(tmp_path / "model.safetensors", config)[0] == config
+    with pytest.raises(CheckpointError, match=r"encoder\.pos_emb has positions of 4 x 4 patches") as error:
+        read_original(tmp_path / "model.safetensors", model())
+    advice = followed(error.value, "recipes/image_tokenizer/original.py: … has positions of")
+    assert "set model.encoder.position_grid=4" in advice
+
+
+def test_sizes_of_position_tables_are_read_and_written() -> None:
+    values = {"enc_type": "vit_b_enc", "dec_type": "vit_b_dec", "image_size": 224}
+    config = model_of(values | {"image_size_enc": 448, "image_size_dec": 224})
+    assert config.encoder.position_grid == 28
+    assert config.decoder.position_grid is None
+    assert config_of(config)["image_size_enc"] == 448
+    assert model_of(config_of(config)) == config
+
+
+def test_learned_positions_are_refused(tmp_path) -> None:
+    theirs = to_original(build(model()))
+    rounded = {name: tensor.bfloat16() for name, tensor in theirs.items()}
+    write_tensors(tmp_path / "rounded.safetensors", rounded)
+    assert read_original(tmp_path / "rounded.safetensors", model())[0] == model()
+    theirs["encoder.pos_emb"] = theirs["encoder.pos_emb"] + 0.1
+    write_tensors(tmp_path / "learned.safetensors", theirs)
+    with pytest.raises(CheckpointError, match="it was learned, which is not supported"):
+        read_original(tmp_path / "learned.safetensors", model())
+
+
+def test_a_layer_of_uvit_has_both_its_names(tmp_path) -> None:
+    decoder = UViTConfig(widths=(8, 16), num_blocks=1, hidden_size=16, num_layers=1, num_heads=2)
+    config = model(image_size=16, patch_size=8, decoder=decoder)
+    tokenizer = build(config)
+    both = to_original(tokenizer)
+    names = [f"decoder.downsample_mid.{name}.weight" for name in ("conv", "Conv2d_0")]
+    assert torch.equal(both[names[0]], both[names[1]])
+    # save_pretrained writes a shared tensor once, under its first name in the alphabet.
+    once = {name: tensor for name, tensor in both.items() if "downsample_mid.conv." not in name}
+    for state in (both, once):
+        back = from_original(state, config)
+        assert all(torch.equal(back[name], tensor) for name, tensor in tokenizer.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"beta_schedule": "scaled_linear"}, "beta_schedule=scaled_linear, which is not supported"),
+        ({"prediction_type": "x0"}, "prediction_type=x0, which is not supported"),
+        ({"code_replacement_policy": "none"}, "code_replacement_policy=none, which is not supported"),
+    ],
+)
+def test_unknown_values_of_a_config_are_named(change, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as error:
+        model_of({"enc_type": "vit_s_enc", "dec_type": "unet_patched"} | change)
+    followed(error.value, "recipes/image_tokenizer/original.py: the config has …=…, which is not supported")
+
+
+def test_a_value_of_another_type_is_named_with_its_file(tmp_path) -> None:
+    write_tensors(tmp_path / "model.safetensors", to_original(build(model())), {"enc_type": "vit_s_enc",
+                                                                                "codebook_size": "8-8"})  # fmt: skip
+    with pytest.raises(DataError, match=r"(?s)model\.safetensors is damaged, .*8-8.*--config"):
+        read_original(tmp_path / "model.safetensors")

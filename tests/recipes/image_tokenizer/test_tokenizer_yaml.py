@@ -141,6 +141,13 @@ def test_several_sizes_a_perceptual_loss_and_weights_to_begin_with(tmp_path):
     assert "warmup_lr" in found.without_effect
 
 
+def test_a_frozen_encoder_keeps_the_positions_of_its_own_size(tmp_path):
+    found = imported(tmp_path, FEATURES, "domain=rgb", "loss_fn=mse", "freeze_enc=true", "input_size_enc=448", *PLAIN)
+    assert found.config.model.encoder.position_grid == 28
+    assert found.config.model.decoder.position_grid is None
+    assert "input_size_enc" not in found.without_effect
+
+
 PLAIN = ("imagenet_default_mean_and_std=false",)
 
 

@@ -72,7 +72,7 @@ class _Transformer(_Layers):
 
     def __init__(self, config: ViTCoderConfig, grid: int) -> None:
         super().__init__()
-        width = config.hidden_size
+        width, grid = config.hidden_size, config.position_grid or grid
         self.register_buffer("positions_1Dhw", grid_table(grid, grid, width), persistent=False)
         self.layers = nn.ModuleList(
             PlainPreNormBlock(

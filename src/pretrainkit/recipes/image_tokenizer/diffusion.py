@@ -4,8 +4,7 @@ are functions of its key.
 Dimensions: B images, C channels, H x W pixels, D width of codes, h x w grid positions, T times, U channels of a stage
 or level, E width of the time embedding; P positions and M width of UViT's transformer.
 Sources: Shi et al. 2022, https://arxiv.org/abs/2206.00386; sampling: Song et al. 2020,
-https://arxiv.org/abs/2010.02502; velocities: Salimans & Ho 2022, https://arxiv.org/abs/2202.00512; thresholds: Saharia
-et al. 2022, https://arxiv.org/abs/2205.11487, section 2.3.
+https://arxiv.org/abs/2010.02502; velocities: Salimans & Ho 2022, https://arxiv.org/abs/2202.00512.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +36,6 @@ _MAX_VARIANCE = 0.999
 _LARGEST_LOG_RATIO = 15.0
 _TIME, _NOISE, _DROPPED, _NUM_HIDDEN, _HIDDEN, _FIRST = range(21, 27)
 """Names of the random streams that are derived from an image's key."""
-_QUANTILE = 0.995
 UVIT_GRID = 32
 """Number of rows and of columns of the position table, which is interpolated to the grid of the input."""
 
@@ -145,14 +143,11 @@ class DiffusionDecoder(nn.Module, ABC):
                 alone_BCHW = self(x_BCHW, time_B, codes_BDhw, nothing).float()
                 predicted_BCHW = alone_BCHW + guidance * (predicted_BCHW - alone_BCHW)
             image_BCHW = self._image(predicted_BCHW, x_BCHW, signal_B111, noise_B111)
-            if self.has_pixel_range:
-                # Dynamic thresholding: clamp to the 99.5 % quantile and scale it to 1 (Saharia et al. 2022).
-                limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
-                limit_B111 = limit_B[:, None, None, None]
-                image_BCHW = image_BCHW.clamp(-limit_B111, limit_B111) / limit_B111
+            # As in the original, the noise is that of the prediction before it is clamped.
+            noise_BCHW = (x_BCHW - signal_B111 * image_BCHW) / noise_B111
+            image_BCHW = image_BCHW.clamp(-1, 1) if self.has_pixel_range else image_BCHW
             if number == len(times) - 1:
                 return image_BCHW
-            noise_BCHW = (x_BCHW - signal_B111 * image_BCHW) / noise_B111
             next_signal_B111, next_noise_B111 = self._roots(torch.full_like(time_B, times[number + 1]))
             x_BCHW = next_signal_B111 * image_BCHW + next_noise_B111 * noise_BCHW
         return x_BCHW

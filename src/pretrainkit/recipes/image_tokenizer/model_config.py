@@ -120,6 +120,9 @@ class ViTCoderConfig(Config):
     num_output_convolutions: NonNegativeInt = 0
     """Decoder only: number of ConvNeXt blocks on the output, which smooth the edges between patches. The published
     tokenizer of masks has 2."""
+    position_grid: PositiveInt | None = None
+    """Rows, and columns, of the table of positions, which is interpolated to the grid of an image. null: those of
+    model.image_size."""
 
 
 class ConvCoderConfig(Config):

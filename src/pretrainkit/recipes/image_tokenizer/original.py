@@ -31,6 +31,8 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
 _VITS = {"s": (512, 8, 8), "b": (768, 12, 12), "l": (1024, 24, 16)}
 """Maps sizes of the original to width, number of layers and number of heads."""
 _UVITS = {"b": (768, 12, 12), "l": (1024, 24, 16), "h": (1280, 32, 16)}
+_VECTORS = ("DINOv2-B14-global", "ImageBind-H14-global", "human_poses")
+"""Published domains with one vector per image. Their files have the image size of the images behind the vectors."""
 _PREDICTIONS = {
     "sample": ("image", "prediction"),
     "epsilon": ("noise", "prediction"),
@@ -39,6 +41,10 @@ _PREDICTIONS = {
 }
 _REVIVALS = {"batch_random": "latents", "linde_buzo_gray": "split"}
 _SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
+_SECOND_NAME = ("downsample_mid.conv.", "downsample_mid.Conv2d_0.")
+"""A layer of UViT that has two names in the original. Files have the second name, the first, or both."""
+_TABLE_ROUNDING = 1e-2
+"""Tolerance of positions, which files may have in bfloat16."""
 State = Mapping[str, Tensor]
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "": {
@@ -168,6 +174,9 @@ def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
         values["quant_type"] = "memcodes"
     else:
         raise InputError(f"the original has no quantizer {quantizer.kind!r}\n  use --format safetensors")
+    for key, coder in (("image_size_enc", config.encoder), ("image_size_dec", decoder)):
+        if isinstance(coder, ViTCoderConfig) and coder.position_grid is not None:
+            values[key] = coder.position_grid * config.patch_size
     if isinstance(decoder, ViTCoderConfig):
         values["out_conv"] = decoder.num_output_convolutions > 0
     if isinstance(decoder, UNetConfig | UViTConfig):
@@ -181,11 +190,11 @@ def model_of(values: Mapping[str, Any]) -> ImageTokenizerModelConfig:
     labels, channels = values.get("n_labels"), int(values.get("n_channels", 3))
     has_patches = bool(values.get("patch_proj", True))
     post_mlp, enc_type = bool(values.get("post_mlp", False)), str(values.get("enc_type", "vit_b_enc"))
-    image_size = int(values.get("image_size", 224))
+    patch_size, is_vector = int(values.get("patch_size", 16)), "MLP" in enc_type
     return ImageTokenizerModelConfig(
-        domain=_domain(channels, labels, is_features=not has_patches or "MLP" in enc_type),
-        image_size=image_size,
-        patch_size=int(values.get("patch_size", 16)),
+        domain=_domain(channels, labels, is_features=not has_patches, is_vector=is_vector),
+        image_size=patch_size if is_vector else int(values.get("image_size", 224)),
+        patch_size=patch_size,
         encoder=_coder(enc_type, values, has_last_mlp=post_mlp),
         quantizer=_quantizer(values),
         decoder=_coder(str(values.get("dec_type", "vit_b_dec")), values, has_last_mlp=post_mlp),
@@ -193,8 +202,8 @@ def model_of(values: Mapping[str, Any]) -> ImageTokenizerModelConfig:
     )
 
 
-def _domain(channels: int, labels: Any, *, is_features: bool) -> Domain:
-    if labels is None and not is_features:
+def _domain(channels: int, labels: Any, *, is_features: bool, is_vector: bool) -> Domain:
+    if labels is None and not (is_features or is_vector):
         return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
     kind, num_classes = ("features", None) if labels is None else ("classes", int(labels))
     guessed = Domain(name=kind, kind=kind, num_channels=channels, num_classes=num_classes)  # type: ignore[arg-type]
@@ -203,6 +212,7 @@ def _domain(channels: int, labels: Any, *, is_features: bool) -> Domain:
         domain
         for domain in DOMAINS.values()
         if domain.model_dump(exclude=ignored) == guessed.model_dump(exclude=ignored)
+        and is_vector == (domain.name in _VECTORS)
     )
     return next(same, guessed)
 
@@ -224,7 +234,7 @@ def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
         normalizes_latents=bool(values.get("norm_latents", False)),
         decay=float(values.get("ema_decay", 0.99)),
         commitment_weight=float(values.get("commitment_weight", 1.0)),
-        revival=_REVIVALS[values.get("code_replacement_policy", "batch_random")],  # type: ignore[arg-type]
+        revival=_ours(_REVIVALS, "code_replacement_policy", values.get("code_replacement_policy", "batch_random")),
         first_codes="kmeans" if values.get("kmeans_init", False) else "random",
     )
 
@@ -232,6 +242,13 @@ def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
 def _theirs(names: Mapping[str, Any], ours: Any) -> str | None:
     """Return the original's name of one of our values, or None if it has none."""
     return next((theirs for theirs, own in names.items() if own == ours), None)
+
+
+def _ours(names: Mapping[str, Any], key: str, theirs: Any) -> Any:
+    """Return our value of a setting of the original. Raises CheckpointError if there is none."""
+    if theirs not in names:
+        raise CheckpointError(f"the config has {key}={theirs}, which is not supported\n  give --config with the model")
+    return names[theirs]
 
 
 def _coder_name(coder: Any, side: str) -> str:
@@ -261,6 +278,7 @@ def _coder(name: str, values: Mapping[str, Any], *, has_last_mlp: bool) -> Any:
             num_heads=heads,
             has_last_mlp=has_last_mlp,
             num_output_convolutions=2 if parts[-1] == "dec" and values.get("out_conv", False) else 0,
+            position_grid=_position_grid(values, f"image_size_{parts[-1]}"),
         )
     if name.startswith("BottleneckMLP/"):
         numbers = dict(part.split("_") for part in name.removeprefix("BottleneckMLP/").split("-"))
@@ -282,16 +300,22 @@ def _coder(name: str, values: Mapping[str, Any], *, has_last_mlp: bool) -> Any:
     raise CheckpointError(f"the config names {name}, which is not supported\n  give --config with the model")
 
 
+def _position_grid(values: Mapping[str, Any], key: str) -> int | None:
+    """Return the grid of a position table whose image size differs from that of the images, or None."""
+    size, own = values.get(key), values.get("image_size", 224)
+    return None if size in (None, own) else int(size) // int(values.get("patch_size", 16))
+
+
 def _noise(values: Mapping[str, Any]) -> NoiseConfig:
     schedule, _, shift = str(values.get("beta_schedule", "squaredcos_cap_v2")).partition(":")
-    prediction, loss = _PREDICTIONS[str(values.get("prediction_type", "v_prediction"))]
+    prediction, loss = _ours(_PREDICTIONS, "prediction_type", values.get("prediction_type", "v_prediction"))
     return NoiseConfig(
         num_times=int(values.get("num_train_timesteps", 1000)),
-        schedule=_SCHEDULES[schedule],  # type: ignore[arg-type]
+        schedule=_ours(_SCHEDULES, "beta_schedule", schedule),
         shift=float(shift or 1.0),
         ends_in_noise=bool(values.get("zero_terminal_snr", True)),
-        prediction=prediction,  # type: ignore[arg-type]
-        loss=loss,  # type: ignore[arg-type]
+        prediction=prediction,
+        loss=loss,
         dropout=float(values.get("cls_free_guidance_dropout", 0.0)),
         masks_places=bool(values.get("masked_cfg", False)),
     )
@@ -328,6 +352,8 @@ def to_original(model: ImageTokenizer) -> dict[str, Tensor]:
     state = {original_name(name, config): tensor for name, tensor in model.state_dict().items()}
     if "quantize._codebook.initted" in state:
         state["quantize._codebook.initted"] = state["quantize._codebook.initted"].float().reshape(1)
+    first, second = _SECOND_NAME
+    state |= {name.replace(first, second): tensor for name, tensor in state.items() if first in name}
     return state | _positions(config)
 
 
@@ -337,7 +363,10 @@ def from_original(tensors: State, config: ImageTokenizerModelConfig) -> dict[str
     with torch.device("meta"):
         names = list(ImageTokenizer(config).state_dict())
     theirs = {name: original_name(name, config) for name in names}
-    extra = {name for name in tensors if name.startswith("pipeline.")} | _positions(config).keys()
+    first, second = _SECOND_NAME
+    tensors = {name.replace(second, first): tensor for name, tensor in tensors.items()}
+    tables = _positions(config)
+    extra = {name for name in tensors if name.startswith("pipeline.")} | tables.keys()
     missing = sorted(set(theirs.values()) - tensors.keys())
     unexpected = sorted(tensors.keys() - set(theirs.values()) - extra)
     if missing or unexpected:
@@ -346,17 +375,37 @@ def from_original(tensors: State, config: ImageTokenizerModelConfig) -> dict[str
             f"  missing: {', '.join(missing[:4]) or 'none'}\n  unexpected: {', '.join(unexpected[:4]) or 'none'}\n"
             "  give --config with the model of this file"
         )
+    for name, table in tables.items():
+        _require_table(name, tensors.get(name, table), table)
     state = {name: tensors[other] for name, other in theirs.items()}
     if "quantizer.is_ready" in state:
         state["quantizer.is_ready"] = state["quantizer.is_ready"].reshape(()).bool()
     return state
 
 
+def _require_table(name: str, table: Tensor, expected: Tensor) -> None:
+    """Raise CheckpointError if a table of positions in a file is not the one that the model computes."""
+    is_same_grid = table.shape == expected.shape
+    if not is_same_grid and name.endswith(".pos_emb"):
+        part = name.partition(".")[0]
+        raise CheckpointError(
+            f"{name} has positions of {table.shape[-1]} x {table.shape[-1]} patches, but those of the config have "
+            f"{expected.shape[-1]} x {expected.shape[-1]}\n  set model.{part}.position_grid={table.shape[-1]} in the "
+            "file that is given with --config"
+        )
+    if not is_same_grid or not torch.allclose(table, expected, atol=_TABLE_ROUNDING):
+        raise CheckpointError(
+            f"{name} has other values than the fixed positions: it was learned, which is not supported\n"
+            "  use a tokenizer with fixed positions, as published ones have"
+        )
+
+
 def _positions(config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
     tables = {}
     for part, coder in (("encoder", config.encoder), ("decoder", config.decoder)):
         if coder.kind == "vit":
-            tables[f"{part}.pos_emb"] = grid_table(config.grid, config.grid, coder.hidden_size)
+            grid = coder.position_grid or config.grid
+            tables[f"{part}.pos_emb"] = grid_table(grid, grid, coder.hidden_size)
         elif coder.kind == "uvit":
             tables[f"{part}.mid_block.mid_pos_emb"] = grid_table(UVIT_GRID, UVIT_GRID, coder.hidden_size)
     return tables

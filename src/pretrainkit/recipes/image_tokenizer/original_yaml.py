@@ -25,14 +25,14 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     CodebookConfig,
     Domain,
     ImageTokenizerModelConfig,
-    MLPCoderConfig,
 )
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, PrecisionConfig
 
 _SHARED: dict[str, Any] = {
-    "patch_size": 16, "input_size_min": 224, "input_size_max": 512, "resolution_step": 32,
+    "patch_size": 16, "input_size_min": 224, "input_size_max": 512, "resolution_step": 32, "input_size_enc": None,
+    "input_size_dec": None,
     "encoder_type": "vit_s_enc", "post_mlp": True, "encoder_ckpt": None, "full_ckpt": None, "freeze_enc": False,
     "loss_fn": "mse", "quantizer_type": "lucid", "codebook_size": 8192, "latent_dim": 32, "norm_codes": True,
     "norm_latents": False, "codebook_weight": 1.0, "quantizer_ema_decay": 0.8, "coef_ema_dead_code": 4.0,
@@ -57,7 +57,7 @@ _DIFFUSION = _SHARED | {
 }  # fmt: skip
 _WITHOUT_EFFECT = frozenset(
     {"run_name", "output_dir", "device", "pin_mem", "find_unused_params", "show_user_warnings", "momentum", "warmup_lr"}
-    | {"input_size_enc", "input_size_dec", "dtype_percept", "model_ema_force_cpu", "cache_datasets", "dist_eval"}
+    | {"dtype_percept", "model_ema_force_cpu", "cache_datasets", "dist_eval"}
     | {"batch_size_eval", "save_ckpt_freq", "epoch_eval", "input_size_eval", "eval_metrics_freq", "eval_image_log_freq"}
     | {"num_logged_images", "eval_only", "no_inception", "log_codebook_usage", "resume", "auto_resume", "start_epoch"}
     | {"log_wandb", "wandb_project", "wandb_entity", "wandb_run_name", "wandb_tags", "clip_sample", "thresholding"}
@@ -96,6 +96,8 @@ _MODEL_KEYS = {
     "dec_type": "decoder_type",
     "quant_type": "quantizer_type",
     "ema_decay": "quantizer_ema_decay",
+    "image_size_enc": "input_size_enc",
+    "image_size_dec": "input_size_dec",
 }
 """Maps the name of a setting in the model's constructor to its name in the training script."""
 
@@ -179,9 +181,7 @@ def _model(values: Mapping[str, Any], domain: Domain, path: Path) -> ImageTokeni
     except CheckpointError as error:
         raise ConfigError(f"{path}: {str(error).splitlines()[0]}\n  change the setting") from error
     changes: dict[str, Any] = {"domain": domain}
-    if isinstance(model.encoder, MLPCoderConfig):
-        changes["image_size"] = model.patch_size  # a grid of one position
-    elif domain.kind == "mask":
+    if domain.kind == "mask":
         changes["image_size"] = values["mask_size"]
     if isinstance(model.quantizer, CodebookConfig):
         changes["quantizer"] = model.quantizer.changed(revival_coefficient=values["coef_ema_dead_code"])

@@ -142,11 +142,13 @@ class ImageTokenizer(
         """Import a published file. Without `config`, the config is image_tokenizer/rgb with the file's model, and its
         data are missing."""
         from pretrainkit.exporting.published_files import read_published
+        from pretrainkit.files.manifest import expected_form
         from pretrainkit.recipes.image_tokenizer.original import from_original, model_of
 
         tensors, header = read_published(path, "enc_type", needs_config=config is None)
-        model = model_of(header) if config is None else config.model
-        base = PRESETS["rgb"]() if config is None else config
+        base = config or PRESETS["rgb"]()
+        with expected_form(path, "pass the config of the model with --config"):
+            model = model_of(header) if config is None else config.model
         return ImportedModel(base.model_copy(update={"model": model}), from_original(tensors, model))
 
     export_formats = ("4m-tokenizer",)
