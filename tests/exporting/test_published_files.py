@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.exporting.published_files import read_pickle, read_saved
+from pretrainkit.exporting.published_files import read_pickle, read_published, read_saved
 from support.command_line import refused
 
 
@@ -76,3 +76,16 @@ def test_a_file_that_calls_code_is_refused_with_its_name_and_not_run(tmp_path):
     with pytest.raises(CheckpointError, match="it is damaged, or holds more than tensors"):
         read_pickle(tmp_path / "file.pt", ("state_dict",), "a model")
     assert not trap.exists()
+
+
+def test_a_shared_tensor_has_all_its_names(tmp_path):
+    """`save_pretrained` of the hub writes it once, and its other names into the header."""
+    from safetensors.torch import save_file
+
+    metadata = {"format": "pt", "encoder.emb": "decoder.emb"}
+    save_file({"decoder.emb": torch.arange(3.0), "a": torch.ones(2)}, tmp_path / "model.safetensors", metadata)
+    (tmp_path / "config.json").write_text(json.dumps({"dim": 3}))
+    tensors, config = read_published(tmp_path, "dim", needs_config=True)
+    assert config == {"dim": 3}
+    assert tensors.keys() == {"a", "decoder.emb", "encoder.emb"}
+    assert torch.equal(tensors["encoder.emb"], torch.arange(3.0))

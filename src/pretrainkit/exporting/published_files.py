@@ -72,12 +72,15 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(file, framework="pt") as content:
-            header = {name: _parsed(text) for name, text in (content.metadata() or {}).items()}
-            return {name: content.get_tensor(name) for name in content.keys()}, header  # noqa: SIM118
+            metadata = content.metadata() or {}
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:  # ValueError: a name that is not UTF-8
         raise CheckpointError(
             f"{file} cannot be read: {error}\n  it may be incomplete: copy it again, or pass another file or folder"
         ) from None
+    # `safetensors.torch.save_model` writes a shared tensor once; the header maps its other names to that one.
+    tensors |= {name: tensors[kept] for name, kept in metadata.items() if kept in tensors}
+    return tensors, {name: _parsed(text) for name, text in metadata.items()}
 
 
 def _parsed(text: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.fourm.config import published_model
 from pretrainkit.recipes.fourm.inputs import read_batch
@@ -121,6 +121,35 @@ def test_files_come_back_with_their_config(tmp_path):
     write_tensors(tmp_path / "plain" / "model.safetensors", to_original(model))
     (tmp_path / "plain" / "config.json").write_text(json.dumps(config_of(model.config)), encoding="utf-8")
     assert read_original(tmp_path / "plain")[0] == model.config
+
+
+def test_a_folder_of_the_hub_has_shared_vectors_once(tmp_path):
+    """`save_pretrained` of the original writes one of two equal vectors, and the name of the other into the header."""
+    model = make_model(PUBLISHED, intermediate_size=42)
+    once, header = to_original(model), {"format": "pt"}
+    for name in ("caption", "tok_depth@32", "tok_dinov2_global"):
+        places = [f"{side}_embeddings.{name}.mod_emb" for side in ("encoder", "decoder")]
+        assert torch.equal(once.pop(places[0]), once[places[1]])
+        header[places[0]] = places[1]
+    write_tensors(tmp_path / "model.safetensors", once, header)
+    (tmp_path / "config.json").write_text(json.dumps(config_of(model.config)), encoding="utf-8")
+    config, state = read_original(tmp_path)
+    assert config == model.config
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_sizes_in_a_config_are_those_of_images_without_one_in_their_name():
+    names = ("rgb@448", "tok_rgb@448", "tok_dinov2_global")
+    assert config_of(small(tuple(map(published, names)), intermediate_size=42))["image_size"] == 224
+    assert config_of(small(tuple(map(published, names[:2])), intermediate_size=42))["image_size"] == 448
+
+
+def test_a_config_without_a_size_is_named_with_its_file(tmp_path):
+    model = make_model(PUBLISHED, intermediate_size=42)
+    values = {name: str(value) for name, value in config_of(model.config).items() if name != "dim"}
+    write_tensors(tmp_path / "model.safetensors", to_original(model), values)
+    with pytest.raises(DataError, match=r"model\.safetensors is damaged, .* no entry 'dim'"):
+        read_original(tmp_path / "model.safetensors")
 
 
 def test_heads_apart_from_tables_are_seen(tmp_path):

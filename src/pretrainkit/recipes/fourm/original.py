@@ -76,6 +76,10 @@ _BIASES = ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:
     """Return the original's config of a model. Raises InputError if the original has no such model."""
+    # The original uses these sizes for images whose name has none, such as tok_dinov2_global.
+    sizes = [
+        modality.image_size for modality in config.modalities if modality.kind == "image" and "@" not in modality.name
+    ]
     pixels = [modality for modality in config.modalities if modality.kind == "pixels"]
     activation = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[config.activation]
     expected = _inner_width(config.hidden_size, 4.0, is_gated=config.gated)
@@ -91,7 +95,7 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
     return {
         "domains_in": [modality.name for modality in config.modalities if modality.is_input],
         "domains_out": [modality.name for modality in config.modalities if modality.is_target],
-        "image_size": pixels[0].image_size if pixels else 224,
+        "image_size": [*sizes, *(modality.image_size for modality in pixels), 224][0],
         "patch_size": pixels[0].patch_size if pixels else 16,
         "act_layer": activation,
         "mlp_ratio": ratio,

@@ -173,11 +173,13 @@ class FourM(
         """Import a published file. Without `config`, the result has the config of fourm/b-7 with the model of the file
         and without data."""
         from pretrainkit.exporting.published_files import read_published
+        from pretrainkit.files.manifest import expected_form
         from pretrainkit.recipes.fourm.original import from_original, model_of
 
         tensors, header = read_published(path, "domains_in", needs_config=config is None)
-        model = model_of(header, tensors) if config is None else config.model
-        base = PRESETS["b-7"]() if config is None else config
+        base = config or PRESETS["b-7"]()
+        with expected_form(path, "pass the config of the model with --config"):
+            model = model_of(header, tensors) if config is None else config.model
         return ImportedModel(base.model_copy(update={"model": model}), from_original(tensors, model))
 
     export_formats = ("4m",)

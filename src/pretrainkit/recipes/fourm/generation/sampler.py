@@ -166,7 +166,9 @@ class Sampler:
             return
         # The target of a sequence with k missing parts is [S_1] part [S_2] part … [S_k+1], as in training.
         end_B = np.array([self._sentinel + num_missing[row] for row in rows])
-        length = min(target.max_tokens or modality.max_tokens, modality.max_tokens) + int(end_B.max() - self._sentinel)
+        # Sentinels between parts do not count as tokens of the sequence.
+        num_between = int(end_B.max() - self._sentinel) - 1
+        length = min(target.max_tokens or modality.max_tokens, modality.max_tokens) + num_between
         decoder = TokenByToken(self.model, modality, *self._contexts(known, rows, guidance), length)
         token_B = np.full(len(rows), self._sentinel, np.int64)
         written: list[list[int]] = [[self._sentinel] for _ in rows]
