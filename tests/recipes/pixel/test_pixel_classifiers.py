@@ -274,6 +274,9 @@ def test_a_model_without_a_published_form_is_refused(tmp_path: Path) -> None:
     config, model = classifier("examples", "text.pooling=pma:2")
     with pytest.raises(InputError, match="pma:2 has no Hugging Face form"):
         write_classifier(model, config, tmp_path / "out", renderer=None)
+    config, model = classifier("examples", "text.pooling=max", "text.pooling_linear=false")
+    with pytest.raises(InputError, match=r"without text\.pooling_linear has no Hugging Face form"):
+        write_classifier(model, config, tmp_path / "out", renderer=None)
     published("mean", tmp_path / "mean")
     path = tmp_path / "mean" / "config.json"
     values = json.loads(path.read_text())

@@ -264,6 +264,14 @@ def test_published_config_is_pixel_base() -> None:
         from_huggingface_config({"model_type": "pixel", "num_channels": 1})
 
 
+def test_a_model_with_interpolated_positions_is_refused() -> None:
+    """The original interpolates the table of such a model for texts of any length, also those that fit."""
+    values = {"model_type": "pixel", "interpolate_pos_encoding": False}
+    assert from_huggingface_config(values)[0] == base().model
+    with pytest.raises(CheckpointError, match="interpolate_pos_encoding True; this recipe only supports False"):
+        from_huggingface_config(values | {"interpolate_pos_encoding": True})
+
+
 def test_tensors_that_are_missing_or_left_over_are_refused() -> None:
     model = awake_model()
     state = to_huggingface_state(model.state_dict(), model.config)

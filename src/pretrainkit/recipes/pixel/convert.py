@@ -202,7 +202,9 @@ def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig
     kind = values.get("model_type")
     if kind not in ("pixel", "vit_mae"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the pixel recipe reads 'pixel' and 'vit_mae'")
-    transformers_folder.only(values, {"qkv_bias": True, "num_channels": NUM_CHANNELS})
+    # The original interpolates the positions of texts that are longer than its table, here by the table's formula.
+    known = {"qkv_bias": True, "num_channels": NUM_CHANNELS, "interpolate_pos_encoding": False}
+    transformers_folder.only(values, known)
     sizes = {ours: values.get(theirs, usual) for ours, (theirs, usual) in _FIELDS.items()}
     size = values.get("image_size", [16, 8464])
     height, width = (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -72,6 +72,11 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
             f"text.pooling={pooling} has no Hugging Face form: the original's pooling by attention is pma_padded\n"
             "  use --format safetensors"
         )
+    if model.reads == "examples" and pooling in ("mean", "max") and not config.text.pooling_linear:
+        raise InputError(
+            f"text.pooling={pooling} without text.pooling_linear has no Hugging Face form: the original always has "
+            "this layer\n  use --format safetensors"
+        )
     if model.reads == "trees" and pooling != "cls":
         raise InputError(
             f"a parser with text.pooling={pooling} has no Hugging Face form: "
