@@ -1,6 +1,7 @@
 """`pretrainkit launch status|logs|cancel|resume` of ranks on this machine, which only report that they run."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -64,7 +65,7 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
     jobs = [{"run": str(run), "kind": "local", "jobs": [str(launcher.pid)]}]
     assert json.loads(say("cancel", run, "--json")) == {"cancelled": jobs}
     assert launcher.wait(60) == 130
-    assert "ended with 130 (stopped by a signal) after None: ended" in say("status", run)
+    assert "ended with 130 (stopped by a signal) after no checkpoint: ended" in say("status", run)
     with pytest.raises(InputError, match=r"is not running\n.*resume .* --launch same"):
         say("cancel", run)
 
@@ -116,6 +117,31 @@ def test_ranks_of_this_machine_resume_with_their_original_config_from_any_folder
     assert (config["num_steps"], config["seed"]) == (700, 3)
     assert str(tmp_path / "shards") in str(config["data"]["train"])
     assert first[first.index("--out") + 1] == str(tmp_path / "run")
+
+
+def test_a_run_that_moved_or_was_copied_resumes_at_its_present_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def interrupted(launch: Launch, folder: LaunchFolder, words: list[str], logs: Path) -> tuple[int, bool]:
+        started.append(words)
+        return 130, True
+
+    monkeypatch.setattr("pretrainkit.launch.local._run_ranks", interrupted)
+    here, copy, there = (tmp_path / name for name in ("here", "copy", "there"))
+    (here / "shards").mkdir(parents=True)
+    words = ["bert/tiny", f"data.train={here / 'shards'}", "--out", str(here / "run"), "--launch", "local"]
+    assert CliRunner().invoke(app_of("train"), words).exit_code == 130
+    shutil.copytree(here, copy)
+    shutil.move(here, there)
+    for place in (copy, there, there):
+        assert CliRunner().invoke(app, ["resume", str(place / "run")]).exit_code == 130
+        words = started[-1]
+        assert words[words.index("--out") + 1] == str(place / "run")
+        assert not [word for word in words if str(here) in word]
+        config = parse_yaml(Path(words[words.index("train") + 1]).read_text(), "config.yaml")
+        assert str(place / "shards") in str(config["data"]["train"])
 
 
 def test_neighbouring_runs_are_not_a_sweep(tmp_path: Path) -> None:

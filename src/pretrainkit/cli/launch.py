@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.launching import launch_again, resume_sweep, show_dry_run
+from pretrainkit.cli.launching import launch_again, repeated, resume_sweep, show_dry_run
 from pretrainkit.cli.options import Json, print_json
 from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.errors import InputError
@@ -102,7 +101,8 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
         print(f"  {label}: {state}")
     print(f"  newest checkpoint: {checkpoint or 'none yet'}")
     for row in attempts:
-        print(f"  ended with {row['code']} ({row['cause']}) after {row['checkpoint']}: {row['then']}")
+        last = row["checkpoint"] or "no checkpoint"
+        print(f"  ended with {row['code']} ({row['cause']}) after {last}: {row['then']}")
 
 
 def _state(folder: LaunchFolder, kind: str, job_id: str) -> str:
@@ -189,8 +189,7 @@ def _resume(run: Path, folders: list[LaunchFolder]) -> None:
         more = f"pretrainkit resume {shlex.quote(str(run))} num_steps=N, with --launch as before"
         print(f"{run} is complete: {folder.newest_checkpoint}; to train longer: {more}")
         return
-    launch = folder.last()
-    launch_again(run, replace(launch, words=launch.words_again, job_ids=()))
+    launch_again(run, repeated(folder))
 
 
 CloudSettings = Annotated[

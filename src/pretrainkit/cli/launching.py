@@ -15,8 +15,8 @@ import typer
 from pretrainkit import api
 from pretrainkit.cli.options import LaunchOptions
 from pretrainkit.config.loader import config_from_overrides
-from pretrainkit.config.paths import absolute_paths, paths_here
-from pretrainkit.config.yaml import dump_yaml
+from pretrainkit.config.paths import absolute_paths, moved_paths, paths_here
+from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.files.manifest import write_text
 from pretrainkit.launch.cloud import CloudConfig, launch_run
@@ -134,6 +134,24 @@ def launch_again(run: Path, launch: Launch) -> None:
     raise typer.Exit(launch_local(launch, run))
 
 
+def repeated(folder: LaunchFolder) -> Launch:
+    """Return the newest launch of a run, to continue it. If the folder was moved or copied since then, the command is
+    that of the present folder, and data that moved with it are found."""
+    launch, now = folder.last(), folder.run.absolute()
+    words = launch.words_again
+    before = words[words.index("--out") + 1] if "--out" in words else words[1] if words[:1] == ("resume",) else str(now)
+    config = folder.path / "config.yaml"
+    if before != str(now) and launch.kind != "cloud":  # the paths of a cloud are those of its machines
+        words = tuple(
+            f"{now}{word.removeprefix(before)}" if word == before or word.startswith(f"{before}/") else word
+            for word in words
+        )
+        if config.is_file():
+            tree = parse_yaml(config.read_text(encoding="utf-8"), str(config))
+            write_text(config, dump_yaml(moved_paths(tree, before, now)))
+    return replace(launch, words=words, words_again=words, job_ids=())
+
+
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:
     """Return the command-line arguments that train or resume exactly this config, even if presets or files change.
 
@@ -220,7 +238,7 @@ def resume_sweep(out: Path) -> None:
         home = shlex.quote(str(out))
         print(f"every run of {out} is complete or in the queue\n  show them with: pretrainkit launch status {home}")
         return
-    launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
+    launches = [repeated(folder) for folder in left]
     first = replace(launches[0], words=(), words_again=(), code={})
     if first.kind != "slurm" or any(replace(launch, words=(), words_again=(), code={}) != first for launch in launches):
         raise InputError(
