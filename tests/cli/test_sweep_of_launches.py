@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from pretrainkit.cli.launching import sweep_settings
+from pretrainkit.cli.main import app_of
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch import slurm
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
@@ -44,6 +46,24 @@ def test_the_words_of_the_advice_are_a_sweep():
         sweep_settings(["seed"])
     advice = followed(error.value, "cli/launching.py: --sweep … needs a setting and its values")
     assert len(sweep_settings([re.search(r"--sweep (\S+)", advice)[1]])) == 2
+
+
+def test_a_setting_is_swept_once():
+    with pytest.raises(ConfigError) as error:
+        sweep_settings(["seed=0,1", "data.batch_size=8,16", "seed=2"])
+    advice = followed(error.value, "cli/launching.py: --sweep … is given twice")
+    assert [settings for _, settings in sweep_settings([re.search(r"--sweep (\S+)", advice)[1]])] == [
+        ["seed=0"],
+        ["seed=1"],
+        ["seed=2"],
+    ]
+
+
+def test_a_run_whose_first_job_waits_is_not_resumed(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "state", lambda job_id: "PENDING (Resources)")
+    LaunchFolder(tmp_path / "run").add(LAUNCH)
+    result = CliRunner().invoke(app_of("resume"), [str(tmp_path / "run"), "--launch", "slurm"])
+    assert "is in the queue: PENDING" in str(result.exception)
 
 
 def test_a_folder_of_runs_means_all_of_them(tmp_path):

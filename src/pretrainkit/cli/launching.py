@@ -180,7 +180,7 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
     Raises:
         ConfigError: An option has no path or no values, or two runs would have the same name.
     """
-    axes = []
+    axes: dict[str, list[tuple[str, str]]] = {}
     for word in sweep:
         path, equals, values = word.partition("=")
         choices = [value for value in _COMMA.split(values) if value]
@@ -189,13 +189,16 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
                 f"--sweep {word!r} needs a setting and its values\n"
                 "  write for example --sweep optimizer.peak_lr=1e-4,3e-4"
             )
-        axes.append([(path, value) for value in choices])
+        if path in axes:
+            both = ",".join([*(value for _, value in axes[path]), *choices])
+            raise ConfigError(f"--sweep {path} is given twice\n  give all values at once: --sweep {path}={both}")
+        axes[path] = [(path, value) for value in choices]
     runs = [
         (
             ",".join(re.sub(r"[^\w.+=,-]+", "_", f"{path.rpartition('.')[2]}={value}") for path, value in chosen),
             [f"{path}={value}" for path, value in chosen],
         )
-        for chosen in product(*axes)
+        for chosen in product(*axes.values())
     ]
     names = [name for name, _ in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -12,6 +12,8 @@ from pretrainkit.cli.options import Device, JsonLines, LaunchOptions
 from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.errors import ConfigError
+from pretrainkit.launch.folder import LaunchFolder
+from pretrainkit.launch.slurm import require_idle
 from pretrainkit.training.folder import RunFolder
 
 _LAUNCH = (
@@ -57,6 +59,8 @@ def resume(
     if options.launch == "none":
         api.resume(run, settings or [], watcher=make_watcher(json), device=device)
         return
+    if options.launch == "slurm":
+        require_idle(LaunchFolder(run))  # a run whose first job waits has no config yet
     RunFolder(run).config_tree()  # fail before a folder for logs is created
     words = ["resume", str(run.absolute()), *(settings or []), *(["--device", device] if device else [])]
     words += ["--json"] if json or options.launch == "slurm" else []

@@ -237,10 +237,7 @@ def config_from_overrides(config_class: type[C], overrides: Iterable[str], optio
     try:
         return config_class.model_validate(tree)
     except ValidationError as error:
-        fields = f"\n  fields of {option}: {', '.join(config_class.model_fields)}"
-        problems = [f"{option}: {problem}" for problem in explain(error, config_class)]
-        problems[-1] += fields
-        raise ConfigError(problems) from None
+        raise ConfigError(f"{option}: {problem}" for problem in explain(error, config_class)) from None
 
 
 def flatten(tree: Any) -> dict[str, Any]:
