@@ -12,6 +12,7 @@ from pretrainkit.tasks.row_files import open_rows
 def test_every_kind_of_file_gives_its_rows(tmp_path):
     (tmp_path / "a.b.txt").write_text("one\n\nthree\n")
     (tmp_path / "a.TSV").write_text("x\ty\n1\t2\n")
+    (tmp_path / "a.csv").write_text('x,y\n"1, ""one""\nmore",2\n\n"",3\n', "utf-8-sig")
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.write(json.dumps({"x": [1, 2]}) + "\n")
     found = {}
@@ -21,11 +22,27 @@ def test_every_kind_of_file_gives_its_rows(tmp_path):
     assert found == {
         "a.b.txt": [{"text": "one"}, {"text": ""}, {"text": "three"}],
         "a.TSV": [{"x": "1", "y": "2"}],
+        "a.csv": [{"x": '1, "one"\nmore', "y": "2"}, {"x": "", "y": "3"}],
         "a.jsonl.gz": [{"x": [1, 2]}],
     }
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.gz", "noend", "a.parquet.txtx"])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"x,y\n1,2\n\n3,4,5\n", r"line 4 of .*a\.csv has 3 fields instead of 2"),
+        (b'x,y\n"1,2\n', r"a\.csv cannot be read as CSV: unexpected end of data"),
+        ("x,y\né,2\n".encode("latin-1"), r"a\.csv cannot be read as CSV: 'utf-8' codec"),
+        ("x,y\n1,2\n".encode("utf-16-le"), r"a\.csv cannot be read as CSV: it has zeros|is not UTF-8 text: 50% of"),
+    ],
+)
+def test_broken_tables_are_refused_with_the_line_or_the_reason(content, reason, tmp_path):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(DataError, match=reason):
+        open_rows(tmp_path / "a.csv", "rows").num_examples("rows")
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.gz", "noend", "a.parquet.txtx"])
 def test_other_names_are_refused(name):
     with pytest.raises(DataError, match=r"a file of rows must end in \.jsonl"):
         open_rows(name, "rows")

@@ -15,7 +15,7 @@ def predict(
     *,
     out: Annotated[Path, Option(help="File of JSON lines to write.")],
     input: Annotated[
-        Path | None, Option(help="File with the columns that the run was trained on: .jsonl, .tsv or .parquet.")
+        Path | None, Option(help="File with the columns that the run was trained on: .jsonl, .csv, .tsv or .parquet.")
     ] = None,
     task: Annotated[
         str | None, Option(help="Task of GLUE instead of a file, such as ax. Default: the task of the run.")

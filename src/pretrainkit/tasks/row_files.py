@@ -1,10 +1,12 @@
-"""Readers of row files by file extension; of sentences with labels for each word (CoNLL-U, and columns with a word per
-line), and of questions in SQuAD's JSON.
+"""Readers of row files by file extension, among them tables with commas; of sentences with labels for each word
+(CoNLL-U, and columns with a word per line), and of questions in SQuAD's JSON.
 
 Sources: https://universaldependencies.org/format.html; Tjong Kim Sang and De Meulder 2003,
 https://aclanthology.org/W03-0419; Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250.
 """
 
+import csv
+import io
 import json
 import re
 from abc import abstractmethod
@@ -14,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import utf8_text
 from pretrainkit.tasks.record_sources import TextRecords
 from pretrainkit.tasks.sources import Example, Files, FilesInMemory, JsonLines, Parquet, TaskSource, TextLines, Tsv
 
-_KINDS = {"jsonl": JsonLines, "ndjson": JsonLines, "json": JsonLines, "txt": TextLines, "tsv": Tsv, "parquet": Parquet}
 _RECORDS = "tfrecord"
 _PACKED = ("gz", "zst")
 _CONLLU_FIELDS = ("id", "words", "lemma", "upos", "xpos", "feats", "heads", "relations", "deps", "misc")
@@ -28,11 +30,44 @@ _COMMENT = re.compile(r"#\s+id\s|#\s*\w+\s*=")
 may begin with the word #."""
 
 
+class Csv(FilesInMemory):
+    """Rows of tables with commas between the columns and the names of columns first, as in RFC 4180: fields in
+    quotation marks may have commas and line ends. All values are strings."""
+
+    def _read(self, content: bytes, path: str) -> list[Example]:
+        rows: list[Example] = []
+        try:
+            reader = csv.reader(io.StringIO(utf8_text(content), newline=""), strict=True)
+            names = next(reader, [])
+            for fields in filter(None, reader):
+                if len(fields) != len(names):
+                    raise DataError(
+                        f"line {reader.line_num} of {path} has {len(fields)} fields instead of {len(names)}\n"
+                        "  put fields with commas in quotation marks, or write the rows as .jsonl"
+                    )
+                rows.append(dict(zip(names, fields, strict=True)))
+        except (ValueError, csv.Error) as error:
+            raise DataError(
+                f"{path} cannot be read as CSV: {error}\n  write it as UTF-8 with commas, or as .jsonl"
+            ) from error
+        return rows
+
+
+_KINDS: dict[str, Callable[[Files], TaskSource]] = {
+    **dict.fromkeys(("jsonl", "ndjson", "json"), JsonLines),
+    "txt": TextLines,
+    "tsv": Tsv,
+    "csv": Csv,
+    "parquet": Parquet,
+}
+
+
 def open_rows(path: str | Path, split: str) -> TaskSource:
     """Return the rows of a file (or of the files of a glob) as the only split of a source: .jsonl (an object per line),
-    .tsv (names of columns first), .parquet, .txt (a line is a row with the key `text`); all but parquet also as .gz and
-    .zst; .tfrecord (texts of `tf.train.Example`, also .tfrecord-00000-of-00008). Raises DataError for others."""
-    kind: Callable[[Files], TaskSource] | None = _KINDS.get(_ending(path))
+    .tsv and .csv (names of columns first), .parquet, .txt (a line is a row with the key `text`); all but parquet also
+    as .gz and .zst; .tfrecord (texts of `tf.train.Example`, also .tfrecord-00000-of-00008). Raises DataError for
+    others."""
+    kind = _KINDS.get(_ending(path))
     if _ending(path).startswith(_RECORDS):
         kind = TextRecords
     if kind is None:

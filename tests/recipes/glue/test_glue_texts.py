@@ -1,6 +1,7 @@
 """Conversion of rows for a model."""
 
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -177,6 +178,23 @@ def test_minus_one_and_minus_are_ordinary_labels_in_own_files(tmp_path):
         read_labels([0, float("nan")], own, tmp_path / "rows.jsonl")
     with pytest.raises(DataError, match=r"row 1 of train has no label: its label is -1\n.*use a split with labels"):
         read_labels([1, -1], replace(TASKS["cola"], texts=(("t",),)), tmp_path / "rows.jsonl")
+
+
+def test_numbers_that_are_read_as_classes_are_reported_with_the_kind_that_predicts_them(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert classes_of(["1", "0", 2.0]) == ("0", "1", "2")
+        assert classes_of(["v1.5", "nan", "inf", "-"]) == ("-", "inf", "nan", "v1.5")
+    assert not caplog.text
+    classes = classes_of([number / 10 for number in range(30)])
+    assert "such as 0.1, and each of the 30 different ones is a class; to predict numbers set data.kind" in caplog.text
+    with pytest.raises(DataError, match=r"classes are 0, .* and 10 more; to predict numbers set data.kind=numbers$"):
+        numbered([3.25], classes)
+
+
+@pytest.mark.parametrize("labels", [["a"], ["a", "b"], {"a": 1}])
+def test_several_labels_of_a_row_are_refused_rather_than_read_as_the_name_of_one(labels, tmp_path):
+    with pytest.raises(DataError, match=r"row 1 of train has several labels: .*\n.*train one model for each class"):
+        read_labels(["a", labels], task_of(GlueDataConfig(texts=("t",))), tmp_path / "rows.jsonl")
 
 
 def test_mirrors_of_a_task_with_other_columns_or_a_header_are_explained(tmp_path):

@@ -194,7 +194,7 @@ def test_a_row_without_an_input_is_not_answered_as_another_text(export, tmp_path
     ("settings", "message"),
     [
         ({}, "give either a task or an input"),
-        ({"input": "a.csv"}, r"a\.csv: a file of rows must end in \.jsonl"),
+        ({"input": "a.xlsx"}, r"a\.xlsx: a file of rows must end in \.jsonl"),
         ({"input": "a.jsonl"}, "cannot choose the input column among x, y"),
         ({"input": "a.jsonl", "inputs": "z"}, "the rows have no column 'z'"),
         ({"input": "a.jsonl", "inputs": "say {z}"}, "the rows have no column 'z'\n  use one of x, y"),

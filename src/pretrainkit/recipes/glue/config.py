@@ -79,7 +79,7 @@ class SpanConfig(Config):
 
 
 class GlueDataConfig(DataConfig):
-    """Texts with labels: a task of GLUE, or files of your own in `train` and `valid` (.jsonl, .tsv, .parquet)."""
+    """Texts with labels: a task of GLUE, or files of your own in `train` and `valid` (.jsonl, .csv, .tsv, .parquet)."""
 
     batch_size: PositiveInt = 32
     """Number of examples of one step over all ranks and microbatches."""

@@ -3,6 +3,7 @@
 Dimensions: N examples, B examples of a batch, C classes (1 for numbers).
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ from pretrainkit.recipes.glue.kinds.labelled import UNKNOWN, Arrays, Columns, La
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, TextReader
 
-_SHOWN = 60
+_SHOWN, _SHOWN_CLASSES = 60, 20
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,12 @@ def _text(row: Columns, names: Sequence[str], split: str, number: int, task: Tex
 def classes_of(labels: Sequence[Any]) -> tuple[str, ...]:
     """Return the classes that occur, as texts. Whole numbers are sorted by size, other names alphabetically."""
     names = {_name(label) for label in labels if label is not None}
+    if fraction := min(filter(_is_fraction, names), default=None):
+        _logger.warning(
+            "labels are numbers, such as %s, and each of the %s different ones is a class; to predict numbers set "
+            "data.kind=numbers",
+            *(fraction, f"{len(names):,}"),
+        )
     if all(_is_whole_number(name) for name in names):
         return tuple(sorted(names, key=int))
     return tuple(sorted(names))
@@ -65,6 +73,10 @@ def _name(label: Any) -> str:
 
 def _is_whole_number(name: str) -> bool:
     return name.removeprefix("-").isdecimal()
+
+
+def _is_fraction(name: str) -> bool:
+    return _is_number(name) and 0 < abs(float(name)) % 1 < 1
 
 
 def _is_number(name: str) -> bool:
@@ -86,8 +98,11 @@ def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64]
     names = [None if label is None else str(label) if str(label) in classes else _name(label) for label in labels]
     unknown = sorted({name for name in names if name is not None and name not in numbers})
     if unknown:
+        more = len(classes) - _SHOWN_CLASSES
+        shown = ", ".join(classes[:_SHOWN_CLASSES]) + (f" and {more:,} more" if more > 0 else "")
         raise DataError(
-            f"labels without a class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
+            f"labels without a class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {shown}"
+            + ("; to predict numbers set data.kind=numbers" if any(map(_is_fraction, unknown)) else "")
             + ("; test sets without labels often have -1: use a split with labels" if unknown == ["-1"] else "")
             + ("; remove the line of column names, which files of this task lack" if unknown == ["label"] else "")
         )
@@ -140,6 +155,11 @@ class TextExamples(Labelled):
             raise DataError(
                 f"row {number} of {split} has no label: {why}\n"
                 "  leave such rows out, use a split with labels, or set the column: data.label=COLUMN"
+            )
+        if isinstance(label, list | dict):
+            raise DataError(
+                f"row {number} of {split} has several labels: {label!r:.60}\n"
+                "  a row has one class or number; train one model for each class, with a column of its own"
             )
         return TextRow(index_of(row, number), label, texts)
 
