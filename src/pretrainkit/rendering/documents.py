@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pretrainkit.corpus.readers import read_documents, utf8_detail
+from pretrainkit.corpus.readers import decoded_lines, read_documents
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import Format, OnBytes, SourceFile, find_sources, find_splits, plain_chunks, split_lines
 from pretrainkit.rendering.packing import wikipedia_articles
@@ -22,7 +22,7 @@ class RenderDocument(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FileDocuments:
+class Documents:
     """Documents of files, read as by `pretrainkit corpus`, in a fixed order."""
 
     sources: tuple[SourceFile, ...]
@@ -43,7 +43,7 @@ class FileDocuments:
 
 
 @dataclass(frozen=True)
-class ArticleDocuments(FileDocuments):
+class ArticleDocuments(Documents):
     """Articles in text files with a paragraph per line and three blank lines between articles, as the original reads
     Wikipedia. A title after the blank lines is left out."""
 
@@ -51,11 +51,10 @@ class ArticleDocuments(FileDocuments):
 
     def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
         for source in self.sources:
-            for number, article in enumerate(wikipedia_articles(_lines(source, skips, on_bytes))):
+            raw = split_lines(plain_chunks(source, on_bytes), source.address)
+            lines = (line for _, line in decoded_lines(raw, source.address, skips))
+            for number, article in enumerate(wikipedia_articles(lines)):
                 yield RenderDocument(f"{source.address}#{number}", "\n".join(article))
-
-
-Documents = FileDocuments
 
 
 def find_documents(
@@ -74,14 +73,6 @@ def find_documents(
     if format == "articles":
         return {split: ArticleDocuments(tuple(find_sources(paths, "text"))) for split, paths in inputs_by_split.items()}
     return {
-        split: FileDocuments(tuple(find_sources(paths, format)), text_key)  # type: ignore[arg-type]
+        split: Documents(tuple(find_sources(paths, format)), text_key)  # type: ignore[arg-type]
         for split, paths in inputs_by_split.items()
     }
-
-
-def _lines(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[str]:
-    for number, raw in enumerate(split_lines(plain_chunks(source, on_bytes), source.address), 1):
-        try:
-            yield raw.decode()
-        except UnicodeDecodeError as error:
-            skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(error))
