@@ -209,7 +209,7 @@ def _evaluator(
         return own
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
-    order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    order = Order(source.sizes, seed=0)
     num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
     return lambda model: evaluate_records(
         objective, model, source.build, order, num_examples, batch_size=size, precision=precision, world=world

@@ -52,7 +52,7 @@ class _Counting(ImageTokenizerObjective):
 
 def _batches(source: ImageSource, num: int, size: int, numbers: Iterable[int] | None = None) -> Iterator[HostBatch]:
     """Yield the first `num` images of a fixed shuffle in batches of `size`. `numbers` selects batches; None: all."""
-    order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    order = Order(source.sizes, seed=0)
     for number in range(-(-num // size)) if numbers is None else numbers:
         yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num))))
 

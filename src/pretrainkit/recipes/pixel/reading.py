@@ -52,7 +52,7 @@ def read_characters(config: PixelRun, model: nn.Module, source: PixelSource, pre
         return {}
     hidden: dict[int, list[Hidden]] = defaultdict(list)
     seen: dict[int, set[str]] = defaultdict(set)
-    order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    order = Order(source.sizes, seed=0)
     num, size = min(NUM_TEXTS, config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
     for begin in range(0, num, size):
         records = order.records(np.arange(begin, min(begin + size, num)))

@@ -126,7 +126,7 @@ def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evalua
     if len(source.sizes) == 1:
         return None
     objective, size = T5Objective(config), config.evaluate.batch_size
-    whole = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    whole = Order(source.sizes, seed=0)
     most = config.evaluate.num_examples
     share = config.evaluate.num_examples_per_task or max(1, most // len(source.sizes))
 
