@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.pixel.objective import PixelObjective
@@ -99,17 +98,12 @@ class Pixel(
 
         return open_source(config, split)
 
-    def build_order(self, config: PixelRun, source: BatchSource) -> Order:
-        """Return the order of examples. With `data.temperature`, components are sampled in proportion to rows ** (1 /
-        data.temperature)."""
+    def component_weights(self, config: PixelRun, source: BatchSource) -> Sequence[float | None]:
+        """Return weights. With `data.temperature`, they are in proportion to rows ** (1 / data.temperature)."""
         if config.data.temperature == 1:
-            return super().build_order(config, source)
-        from pretrainkit.data.order import Order
-
-        data = config.data
-        rates = [size ** (1 / data.temperature) for size in source.sizes]
-        weights = [max(round(rate / sum(rates), 4), 1e-4) for rate in rates]
-        return Order(source.sizes, weights=weights, mode=data.order, seed=config.seed, batch_size=data.batch_size)
+            return super().component_weights(config, source)
+        rates = [size ** (1 / config.data.temperature) for size in source.sizes]
+        return [max(round(rate / sum(rates), 4), 1e-4) for rate in rates]
 
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
         """Return the folder of the renderer, which takes the place of a tokenizer; None if it is unknown."""

@@ -43,7 +43,6 @@ from pretrainkit.recipes.t5.presets import PRESETS
 if TYPE_CHECKING:
     from torch import nn
 
-    from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
@@ -129,19 +128,9 @@ class T5(
 
         return check_data(config, source, summary["mixture"], records)
 
-    def build_order(self, config: T5Run, source: Any) -> Order:
-        """Return the order over the components of the source: each folder of shards with each denoiser."""
-        from pretrainkit.data.order import Order
-
-        data = config.data
-        return Order(
-            source.sizes,
-            weights=source.weights,
-            mode=data.order,
-            seed=config.seed,
-            batch_size=data.batch_size,
-            document_sizes=source.document_sizes if data.order == "lanes" else None,
-        )
+    def component_weights(self, config: T5Run, source: Any) -> Sequence[float | None]:
+        """Return the weights of tasks, or of each folder of shards with each denoiser."""
+        return list(source.weights)
 
     def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
         from pretrainkit.recipes.t5.evaluation import build_evaluator
