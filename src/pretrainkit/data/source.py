@@ -68,6 +68,9 @@ class Records:
 class BatchSource(ABC):
     """All components of a mixture; builds batches of their examples."""
 
+    weights: Sequence[float | None] | None = None
+    """Relative share of each component in training; None: that in the config."""
+
     @property
     @abstractmethod
     def sizes(self) -> tuple[int, ...]:

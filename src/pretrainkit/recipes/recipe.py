@@ -6,7 +6,7 @@ Optional features besides training are in `capabilities`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -66,17 +66,12 @@ class Recipe(ABC, Generic[Run]):
         data = config.data
         return Order(
             source.sizes,
-            weights=self.component_weights(config, source),
+            weights=source.weights or [component.weight for component in data.train],
             mode=data.order,
             seed=config.seed,
             batch_size=data.batch_size,
             document_sizes=source.document_sizes if data.order == "lanes" else None,
         )
-
-    def component_weights(self, config: Run, source: BatchSource) -> Sequence[float | None]:
-        """Return the weight of each component of `source`; None for all: in proportion to their sizes. Default: the
-        weights in `data.train`."""
-        return [component.weight for component in config.data.train]
 
     @abstractmethod
     def build_model(self, config: Run) -> nn.Module:

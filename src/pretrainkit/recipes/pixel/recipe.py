@@ -98,13 +98,6 @@ class Pixel(
 
         return open_source(config, split)
 
-    def component_weights(self, config: PixelRun, source: BatchSource) -> Sequence[float | None]:
-        """Return weights. With `data.temperature`, they are in proportion to rows ** (1 / data.temperature)."""
-        if config.data.temperature == 1:
-            return super().component_weights(config, source)
-        rates = [size ** (1 / config.data.temperature) for size in source.sizes]
-        return [max(round(rate / sum(rates), 4), 1e-4) for rate in rates]
-
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
         """Return the folder of the renderer, which takes the place of a tokenizer; None if it is unknown."""
         from pretrainkit.recipes.pixel.rows import renderer_folder

@@ -59,6 +59,9 @@ class PixelSource(BatchSource):
         """`config` must be bound. `components` are in its order, without the rows that are left out."""
         self.config, self.split, self.components = config, split, tuple(components)
         self._augmenter = Augmenter(config.data.augment if split == "train" else PixelAugmentConfig())
+        if (temperature := config.data.temperature) != 1:
+            rates = [size ** (1 / temperature) for size in self.sizes]
+            self.weights = [max(round(rate / sum(rates), 4), 1e-4) for rate in rates]
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -128,10 +128,6 @@ class T5(
 
         return check_data(config, source, summary["mixture"], records)
 
-    def component_weights(self, config: T5Run, source: Any) -> Sequence[float | None]:
-        """Return the weights of tasks, or of each folder of shards with each denoiser."""
-        return list(source.weights)
-
     def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
         from pretrainkit.recipes.t5.evaluation import build_evaluator
 

@@ -52,7 +52,7 @@ class DenoisingSource(BatchSource):
 
     def __init__(self, config: T5Run, split: Split, components: Sequence[Component]) -> None:
         self.config, self.split, self.components = config, split, tuple(components)
-        self.weights = [component.weight for component in components]
+        self.weights: list[float | None] = [component.weight for component in components]
         folders = [component.shards.folder for component in components]
         self.names = component_names(folders, [component.denoiser.config for component in components])
         self.is_paired = components[0].denoiser.config.pairs

@@ -49,7 +49,8 @@ class TaskBatches(BatchSource):
     ) -> None:
         """`identity_of_tasks`: fingerprint of the tasks' steps and data."""
         self.config, self.split, self.tasks = config, split, tuple(tasks)
-        self.names, self.weights = [task.name for task in self.tasks], list(weights)
+        self.names = [task.name for task in self.tasks]
+        self.weights: list[float] = list(weights)
         self._identity = identity_of_tasks
         self.has_inputs = "inputs" in self.tasks[0].features
 
