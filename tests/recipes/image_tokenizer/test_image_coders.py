@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pretrainkit.config.base import unread
 from pretrainkit.data.aligned_crops import centre_square
@@ -136,6 +137,18 @@ def test_files_become_values() -> None:
     classes = prepared(torch.tensor([[[255, 0], [1, 2]]], dtype=torch.int16), KINDS["classes"])
     assert classes.tolist() == [[[0, 1], [2, 3]]]
     assert prepared(torch.zeros(1, 3, 16, 16), model(), 8).shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(np.uint16, 65535), (np.uint8, 255)])
+def test_depth_of_a_narrow_range_is_standardized_as_in_the_original(dtype: type, largest: int) -> None:
+    depth_HW = np.random.default_rng(0).integers(90, 120, (16, 16)).astype(dtype)
+    file = io.BytesIO()
+    Image.fromarray(depth_HW).save(file, "png")
+    config = model(domain=DEPTH)
+    found_HW = read_image(file.getvalue(), config, centre_square(16, 16), "depth/a.png", is_exact=True)[0]
+    share_HW = depth_HW / largest
+    middle = np.sort(share_HW, axis=None)[25:231]
+    np.testing.assert_allclose(found_HW, (share_HW - middle.mean()) / np.sqrt(middle.var() + 1e-6), atol=1e-3)
 
 
 @pytest.mark.parametrize(

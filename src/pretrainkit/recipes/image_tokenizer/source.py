@@ -69,8 +69,11 @@ def read_image(
     if domain.kind == "features":
         return _features(content, model, name)
     if domain.kind == "depth":
-        depth_HW = part.nearest(read_map(content, name).astype(np.float32), size, size)
-        return standardised(depth_HW).astype(np.float32)[None]
+        depth_HW = read_map(content, name)
+        # The original standardizes shares of 16 bits. The constant that it adds to the variance damps narrow ranges.
+        largest = np.iinfo(depth_HW.dtype).max if depth_HW.dtype.kind == "u" else 1
+        part_HW = part.nearest(depth_HW.astype(np.float32) / largest, size, size)
+        return standardised(part_HW).astype(np.float32)[None]
     if domain.kind == "mask":
         return (part.nearest(read_map(content, name), size, size) > 0).astype(np.uint8)[None]
     if domain.kind == "classes":
