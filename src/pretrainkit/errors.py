@@ -38,10 +38,11 @@ class CheckpointError(InputError):
 
 
 class MissingPackageError(InputError):
-    """An optional package is not installed."""
+    """An optional package is not installed, or cannot be imported because of `reason`."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package {package!r}\n  install it: pip install 'pretrainkit[{extra}]'")
+    def __init__(self, package: str, extra: str, purpose: str, reason: str = "") -> None:
+        problem = f"{purpose} needs the package {package!r}" + (f", which cannot be imported: {reason}" * bool(reason))
+        super().__init__(f"{problem}\n  install it: pip install 'pretrainkit[{extra}]'")
 
 
 def import_optional(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
@@ -50,7 +51,9 @@ def import_optional(module: str, extra: str, purpose: str, *, package: str = "")
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingPackageError(package or module, extra, purpose) from error
+        is_absent = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
+        reason = "" if is_absent else str(error)  # such as one of its own packages that is missing
+        raise MissingPackageError(package or module, extra, purpose, reason) from error
 
 
 class RunError(PretrainKitError):

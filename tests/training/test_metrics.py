@@ -242,6 +242,7 @@ class TrackioRun:
         self.rows.append((step, metrics))
 
     def finish(self) -> None:
+        print("* Run finished.")
         self.is_finished = True
 
 
@@ -256,11 +257,12 @@ class Image:
 
 
 def init(project, name=None, *, config=None, resume="never", embed=True, auto_log_gpu=None) -> TrackioRun:
+    print("* Trackio project initialized")
     assert (project, config, resume, embed, auto_log_gpu) == ("test", {"num_steps": 20}, "allow", False, False)
     return TrackioRun(name)
 
 
-def test_trackio_is_called_as_it_defines_its_functions(tmp_path, monkeypatch) -> None:
+def test_trackio_is_called_as_it_defines_its_functions(tmp_path, monkeypatch, capsys) -> None:
     runs = list[TrackioRun]()
 
     def started(*args, **options) -> TrackioRun:
@@ -279,6 +281,7 @@ def test_trackio_is_called_as_it_defines_its_functions(tmp_path, monkeypatch) ->
         ) as log:
             log.write(step + 10, {"loss": 2.0 - step / 10})
             log.show(step + 10, [{"truth": "plain", "picture": [{"image": picture}]}])
+    assert capsys.readouterr().out == ""  # it may be JSON
     first, second = runs
     assert first.name == second.name == (tmp_path / "run" / "trackio-run-name.txt").read_text().strip()
     assert [step for step, _ in first.rows + second.rows] == [10, 10, 20, 20]
@@ -333,6 +336,14 @@ def test_a_service_that_is_not_installed_gives_its_install_line(tmp_path, monkey
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match=rf"pip install 'pretrainkit\[{package}\]'"):
         MetricsLog(tmp_path / "run", LogConfig(to=(name,)))
+
+
+def test_a_package_that_lacks_one_of_its_own_is_not_called_missing(tmp_path, monkeypatch) -> None:
+    (tmp_path / "trackio.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    with pytest.raises(MissingPackageError, match="which cannot be imported: No module named 'no_such_package'"):
+        MetricsLog(tmp_path / "run", LogConfig(to=("trackio",)))
 
 
 @pytest.mark.parametrize(

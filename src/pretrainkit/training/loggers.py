@@ -11,9 +11,11 @@ import io
 import logging
 import math
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -174,9 +176,10 @@ class Trackio:
     def __init__(self, run: LoggedRun) -> None:
         self._trackio = import_optional("trackio", "trackio", "log.to=[trackio]")
         name = _kept_id(run.folder / "trackio-run-name.txt", lambda: f"{run.folder.name}-{secrets.token_hex(3)}")
-        self._run = self._trackio.init(
-            project=run.project, name=name, config=dict(run.config), resume="allow", embed=False, auto_log_gpu=False
-        )
+        settings = {"config": dict(run.config), "resume": "allow", "embed": False, "auto_log_gpu": False}
+        # In a context of its own: at exit, trackio finishes the run of the main context, with a message.
+        with redirect_stdout(sys.stderr):  # it prints, and standard output may be JSON
+            self._run = copy_context().run(self._trackio.init, project=run.project, name=name, **settings)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
@@ -186,7 +189,8 @@ class Trackio:
         self._run.log({n: text(c) if isinstance(c, str) else image(c) for n, c in cells.items()}, step=step)
 
     def close(self) -> None:
-        self._run.finish()
+        with redirect_stdout(sys.stderr):
+            self._run.finish()
 
 
 LOGGERS: Mapping[str, Callable[[LoggedRun], Logger]] = {
