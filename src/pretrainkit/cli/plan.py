@@ -164,9 +164,10 @@ def _loading_lines(plan: "Plan") -> list[str]:
 
 
 def _lines(plan: "Plan") -> list[str]:
+    flops = f"{plan.flops_per_step:.3g}" if plan.flops_per_step else "uncounted"
     lines = [
         f"{plan.num_parameters:,} parameters on {plan.num_ranks} x {plan.device}, {plan.precision}",
-        f"per step: {plan.tokens_per_step:,.0f} tokens, {plan.flops_per_step:.3g} FLOPs; each rank "
+        f"per step: {plan.tokens_per_step:,.0f} tokens, {flops} FLOPs; each rank "
         f"{plan.microbatches_per_step} x {plan.examples_per_microbatch} examples",
         "memory of a rank in GiB  " + "".join(f"{name:>10}" for name in _COLUMNS),
     ]
@@ -185,7 +186,8 @@ def _lines(plan: "Plan") -> list[str]:
         lines.insert(0, f"assumed, because no data is given: {plan.assumed}")
     steps = "an unknown number of steps" if plan.num_steps is None else f"{plan.num_steps:,} steps"
     if plan.step_seconds is None:
-        lines.append(f"{steps}; no time estimate: the peak rate of {plan.device} is unknown")
+        unknown = f"the peak rate of {plan.device}" if plan.flops_per_step else "the work of this encoder"
+        lines.append(f"{steps}; no time estimate: {unknown} is unknown")
         return lines
     steps += f" of {duration(plan.step_seconds)} at an MFU of {plan.mfu:.0%}"
     if plan.seconds is None:

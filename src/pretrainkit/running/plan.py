@@ -71,15 +71,15 @@ class Plan:
     """Largest divisor of a rank's batch, in examples, that fits into the device as a microbatch, by strategy. A
     strategy is missing if not even one example fits. Empty without `device_bytes`."""
     flops_per_step: float
-    """FLOPs of all ranks in forward and backward pass, real tokens only."""
+    """FLOPs of all ranks in forward and backward pass, real tokens only; 0 if the recipe does not count them."""
     tokens_per_step: float
     num_steps: int | None
     """Number of steps; None if it depends on data that is not given."""
     mfu: float
     step_seconds: float | None
-    """Duration of a step at that MFU; None if the peak rate is unknown."""
+    """Duration of a step at that MFU; None if the peak rate or the FLOPs are unknown."""
     seconds: float | None
-    """Duration of the whole run at that MFU; None if the peak rate or the number of steps is unknown."""
+    """Duration of the whole run at that MFU; None if that of a step or the number of steps is unknown."""
     cost: float | None
     """Cost in the unit of the price; None without a price or a duration."""
     problems: list[str]
@@ -216,7 +216,7 @@ def make_plan(
     uses_tf32 = step.precision == "float32" and config.precision.matmul_tf32
     peak = (peak_flops(name, "tf32") if uses_tf32 else None) or peak_flops(name, step.precision)
     flops_per_step = step.flops_per_example * config.data.batch_size
-    step_seconds = None if peak is None else flops_per_step / (num_gpus * peak * mfu)
+    step_seconds = flops_per_step / (num_gpus * peak * mfu) if peak is not None and flops_per_step else None
     seconds = None if step_seconds is None or config.num_steps is None else config.num_steps * step_seconds
     if speed is not None and source is not None and step_seconds is not None:
         needed = config.data.batch_size / num_gpus / step_seconds

@@ -5,8 +5,10 @@ import logging
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from pretrainkit import api
+from pretrainkit.cli.main import app
 from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.recipes.exchange import ConvertsClassifiers
 from pretrainkit.recipes.huggingface.encoder import family_of
@@ -317,6 +319,18 @@ def test_warnings_about_a_folder_and_the_data_are_logged_once(verb, tmp_path, tr
         do()
     for warning in ("tensors are not read", "held-out rows have the same texts"):
         assert sum(warning in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_plan_with_an_encoder_whose_work_is_not_counted_has_no_times(tmp_path, transformers):
+    write_foreign(transformers, tmp_path / "encoder", "roberta")
+    rows = [{"text": text, "label": text} for text in ("fine", "dull")] * 8
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"init_from={tmp_path}/encoder", f"data.train={tmp_path}/rows.jsonl", "data.texts=text", "num_steps=2"]
+    done = CliRunner().invoke(app, ["plan", "glue/own", *words, "data.max_seq_length=32", "data.batch_size=8"])
+    assert done.exit_code == 0, done.output
+    assert "uncounted FLOPs" in done.output
+    assert "no time estimate: the work of this encoder is unknown" in done.output
+    assert "the time of a step on NVIDIA H200 is unknown" in done.output
 
 
 def test_predictions_of_an_imported_classifier_log_its_warnings_once(tmp_path, transformers, caplog):
