@@ -45,6 +45,22 @@ def test_temperatures_have_the_published_numbers() -> None:
     assert temperatures("constant", 2.0, counts) == [2.0] * 8
 
 
+@given(
+    num_steps=st.integers(1, 20),
+    num_tokens=st.integers(1, 20),
+    name=st.sampled_from(["cosine", "linear", "one"]),
+    schedule=st.sampled_from(["constant", "linear", "onex:0.5:0.5"]),
+)
+def test_every_step_has_a_temperature_also_if_there_are_more_steps_than_tokens(
+    num_steps: int, num_tokens: int, name: str, schedule: str
+) -> None:
+    counts = token_counts(name, num_steps, num_tokens)
+    degrees = temperatures(schedule, 6.0, counts)
+    assert len(degrees) == len(counts)
+    assert all(0 < degree <= 6 for degree in degrees)
+    assert degrees == sorted(degrees, reverse=True)
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "onex:1", "onex:-1:0.5", "onex:0.5:0", "onex:e:e"])
 def test_an_unknown_temperature_schedule_is_refused(schedule: str) -> None:
     with pytest.raises(ConfigError, match="there is no temperature_schedule"):

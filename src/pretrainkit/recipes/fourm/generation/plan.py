@@ -83,7 +83,7 @@ def temperatures(schedule: str, temperature: float, counts: Sequence[int]) -> li
     height = np.linspace(1, _REACH, max(total, 2)) ** -power
     height = (height - height[-1]) / (height[0] - height[-1])
     return [
-        max(lowest + (temperature - lowest) * (1 - after / total) * float(height[step]), COLDEST)
+        max(lowest + (temperature - lowest) * (1 - after / total) * float(height[min(step, len(height) - 1)]), COLDEST)
         for step, after in enumerate(done[1:].tolist())
     ]
 
