@@ -118,7 +118,8 @@ def _use_graphs(model: torch.nn.Module) -> None:
 CHANGES = {"plain-head": _leave_head, "fixed-bias": _freeze_bias, "cuda-graphs": _use_graphs}
 """Functions that change the model before it is compiled, by variant. The other variants only change settings."""
 _EAGER = {"eager": ("parallel.compile=off",)}
-_BLOCKS = _EAGER | {"wide-residual": ("precision.residual=float32",)}
+_WIDE = {"wide-residual": ("precision.residual=float32",)}
+_BLOCKS = _EAGER | _WIDE
 _ADAMW = ("optimizer.name=adamw", "optimizer.peak_lr=1e-4", "optimizer.max_grad_norm=1.0")
 _NO_DROPOUT = ("model.attention_dropout=0", "model.hidden_dropout=0")
 WORKLOADS = {
@@ -133,7 +134,7 @@ WORKLOADS = {
         "t5/1.1-base", 128, goal=0.45, variants=_EAGER | {"adamw": _ADAMW, "plain-head": (), "fixed-bias": ()}
     ),
     "pixel-base": Workload("pixel/base", 64, goal=0.40, variants=_BLOCKS),
-    "zerovl": Workload("clip/zerovl", 512, goal=0.40),
+    "zerovl": Workload("clip/zerovl", 512, goal=0.40, variants=_WIDE),
     "zerovl-accumulated": Workload("clip/zerovl", 4096, ("data.microbatch_size=512",), warm_up=4, timed=8),
     "fourm-b": Workload("fourm/b-7", 256, goal=0.45, variants=_EAGER),
 }
