@@ -6,14 +6,17 @@ import io
 import json
 import re
 import shutil
+import time
 
 import numpy as np
 import pytest
 
 import pretrainkit
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.image_tokenizer.source import ImageSource
 from pretrainkit.recipes.pixel import sample as pixel_sample
 from pretrainkit.report.data_page import render_data
+from pretrainkit.running import data_check
 from pretrainkit.tokenizers.load import load_tokenizer
 from support import remedies
 from support.command_line import succeed
@@ -254,6 +257,21 @@ def test_lengths_of_padded_examples_are_those_of_their_real_tokens(pairs):
     longest = re.search(r"longest (\d+) tokens", found.figures["example lengths"])
     assert longest is not None
     assert int(longest[1]) < 32
+
+
+def test_a_slow_first_example_does_not_end_the_count_of_lengths(tmp_path, monkeypatch):
+    train = write_images(tmp_path / "train", 8, 0)
+    build, numbers = ImageSource.build, iter(range(1000))
+
+    def slow_at_first(source, records):
+        if next(numbers) == 1:  # the one before checks the config
+            time.sleep(0.2)
+        return build(source, records)
+
+    monkeypatch.setattr(ImageSource, "build", slow_at_first)
+    monkeypatch.setattr(data_check, "_COUNTING_SECONDS", 0.1)
+    found = checked("image_tokenizer/tiny", f"data.train={train}", *TOKENIZER.split(), "num_steps=2")
+    assert "(of 1 examples)" not in found.figures["example lengths"]
 
 
 def test_large_examples_are_left_out_of_the_page(tmp_path):

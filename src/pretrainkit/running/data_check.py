@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import fields
@@ -111,11 +112,12 @@ def _lengths(loader: Loader, objective: AnyObjective) -> np.ndarray:
     if np.ptp(lengths_N):
         return lengths_N
     # Such sources give every example the same size; the real tokens are counted in some examples, one by one.
-    began, real = time.perf_counter(), list[int]()
+    began, real = math.inf, list[int]()
     for step in steps:
         records = loader.global_records(step)
         for row in range(len(records.index)):
             real.append(objective.cost(source.build(records.take(slice(row, row + 1)))).tokens)
+            began = min(began, time.perf_counter())  # after the first example, which also loads modules
             if len(real) == _MAX_COUNTED or time.perf_counter() - began > _COUNTING_SECONDS:
                 return np.array(real)
     return np.array(real)
