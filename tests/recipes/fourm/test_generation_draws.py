@@ -1,6 +1,7 @@
 """Draws of a token from logits: filters and frequencies against brute force."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ def by_hand(logits: np.ndarray, top_k: float, top_p: float) -> set[int]:
     """Return the ids that may be drawn."""
     order = sorted(range(len(logits)), key=lambda one: (-logits[one], one))
     if top_k:
-        order = order[: max(1, int(top_k) if top_k >= 1 else round(top_k * len(logits)))]
+        order = order[: max(1, int(top_k) if top_k >= 1 else int(top_k * len(logits)))]
     if 0 < top_p < 1:
         share = np.exp(logits[order] - logits.max())
         share, kept, total = share / share.sum(), [], 0.0
@@ -36,6 +37,11 @@ def test_filters_equal_brute_force(seed: int, num: int, top_k: float, top_p: flo
     logits = np.random.default_rng(seed).normal(size=num) * 2
     kept = filtered(torch.from_numpy(logits)[None], top_k=top_k, top_p=top_p)[0].isfinite().nonzero()[:, 0]
     assert set(kept.tolist()) == by_hand(logits, top_k, top_p)
+
+
+@pytest.mark.parametrize(("num_tokens", "share", "num_kept"), [(8192, 0.9, 7372), (133, 0.9, 119), (30, 0.01, 1)])
+def test_a_share_is_rounded_down_as_in_the_original(num_tokens: int, share: float, num_kept: int) -> None:
+    assert int(filtered(torch.zeros(1, num_tokens), top_k=share).isfinite().sum()) == num_kept
 
 
 def test_a_whole_number_keeps_that_number_of_tokens() -> None:

@@ -119,7 +119,8 @@ class TargetConfig(Config):
     """Images only: temperature over steps. constant; linear: decreases with the tokens left; onex:MIN:POWER: decreases
     to MIN like 1 / x ** POWER."""
     top_k: Annotated[float, Field(ge=0)] = 0
-    """Draw from the k most likely tokens; a value below 1 is a share of the vocabulary; 0: draw from all tokens."""
+    """Draw from the k most likely tokens; a value below 1 is a share of the vocabulary, rounded down; 0: draw from all
+    tokens."""
     top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Draw from the smallest set of most likely tokens whose total probability exceeds this value; 0: from all
     tokens."""

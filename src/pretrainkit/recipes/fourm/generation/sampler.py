@@ -398,7 +398,7 @@ def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Te
     num_tokens = logits_NV.shape[1]
     num_kept = num_tokens
     if top_k:
-        num_kept = min(num_tokens, max(1, int(top_k) if top_k >= 1 else round(top_k * num_tokens)))
+        num_kept = min(num_tokens, max(1, int(top_k if top_k >= 1 else top_k * num_tokens)))
     if num_kept == num_tokens and not 0 < top_p < 1:
         return logits_NV
     sorted_NV, order_NV = torch.sort(logits_NV, dim=-1, descending=True, stable=True)
