@@ -31,6 +31,7 @@ def test_every_kind_of_file_gives_its_rows(tmp_path):
     ("content", "reason"),
     [
         (b"x,y\n1,2\n\n3,4,5\n", r"line 4 of .*a\.csv has 3 fields instead of 2"),
+        (b"x,y,x\n1,2,3\n", r"a\.csv has the column 'x' twice"),
         (b'x,y\n"1,2\n', r"a\.csv cannot be read as CSV: unexpected end of data"),
         ("x,y\né,2\n".encode("latin-1"), r"a\.csv cannot be read as CSV: 'utf-8' codec"),
         ("x,y\n1,2\n".encode("utf-16-le"), r"a\.csv cannot be read as CSV: it has zeros|is not UTF-8 text: 50% of"),

@@ -71,6 +71,13 @@ def test_padding_is_not_work_and_waiting_is_time() -> None:
     assert throughput.metrics() == {}
 
 
+def test_work_that_is_not_counted_has_no_rates() -> None:
+    throughput = Throughput(World(), Peak("NVIDIA H200", "bfloat16", 1000.0))
+    throughput.add(Cost(examples=1, tokens=1, slots=1, flops=0.0))
+    throughput.time(1.0, 0.0)
+    assert not {"mfu", "flops_per_second"} & throughput.metrics().keys()
+
+
 def test_a_cpu_has_no_mfu_and_the_log_explains_it() -> None:
     peak = Peak.of(Precision(torch.device("cpu"), torch.float32, uses_tf32=False, scaler=None))
     throughput = Throughput(World(), peak)

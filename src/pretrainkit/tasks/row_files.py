@@ -10,6 +10,7 @@ import io
 import json
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import dropwhile, groupby
 from pathlib import Path
@@ -39,6 +40,8 @@ class Csv(FilesInMemory):
         try:
             reader = csv.reader(io.StringIO(utf8_text(content), newline=""), strict=True)
             names = next(reader, [])
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise DataError(f"{path} has the column {twice[0]!r} twice\n  rename or remove one of them")
             for fields in filter(None, reader):
                 if len(fields) != len(names):
                     raise DataError(

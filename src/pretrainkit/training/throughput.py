@@ -148,10 +148,11 @@ class Throughput:
             "tokens_per_second": tokens / seconds,
             "padding_share": 1 - tokens / slots if slots else 0.0,
             "data_wait_share": waiting / rank_seconds,
-            "flops_per_second": flops / seconds,
         }
-        if self._peak.flops_per_second is not None:
-            rates["mfu"] = flops / (rank_seconds * self._peak.flops_per_second)
+        if flops:  # 0: not counted
+            rates["flops_per_second"] = flops / seconds
+            if self._peak.flops_per_second is not None:
+                rates["mfu"] = flops / (rank_seconds * self._peak.flops_per_second)
         rates |= self._device_use()
         self._restart()
         return rates | self.notes()
