@@ -41,8 +41,10 @@ class MissingPackageError(InputError):
     """An optional package is not installed, or cannot be imported because of `reason`."""
 
     def __init__(self, package: str, extra: str, purpose: str, reason: str = "") -> None:
-        problem = f"{purpose} needs the package {package!r}" + (f", which cannot be imported: {reason}" * bool(reason))
-        super().__init__(f"{problem}\n  install it: pip install 'pretrainkit[{extra}]'")
+        cause = reason and f", which cannot be imported: {reason}"
+        super().__init__(
+            f"{purpose} needs the package {package!r}{cause}\n  install it: pip install 'pretrainkit[{extra}]'"
+        )
 
 
 def import_optional(module: str, extra: str, purpose: str, *, package: str = "") -> Any:

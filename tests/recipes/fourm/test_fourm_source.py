@@ -17,6 +17,7 @@ from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.source import open_source
 from pretrainkit.tasks.user_modules import user_object
 from support.aligned_files import CLASSES, NAMES, config_of, files_of, write_folders, write_tars, write_tokenizer
+from support.remedies import followed
 
 
 @pytest.fixture(scope="module")
@@ -403,6 +404,14 @@ def test_a_reader_that_returns_something_else_is_named_with_the_file(tokenizer, 
     source = source_with_reader(tmp_path, tokenizer, fields, returned)
     with pytest.raises(DataError, match=problem):
         source.build(records_of(source, 1))
+
+
+def test_an_error_of_a_reader_can_be_shown(tokenizer, tmp_path):
+    source = source_with_reader(tmp_path, tokenizer, WORDS, "1 / 0")
+    with pytest.raises(DataError) as error:
+        source.build(records_of(source, 1))
+    assert "--debug" in followed(error.value, "recipes/fourm/readers.py: … cannot read …: …")
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
 
 
 def test_vectors_of_a_reader_are_cut_to_the_length_of_the_modality(tokenizer, tmp_path):
