@@ -51,4 +51,5 @@ def test_a_file_that_is_gone_is_taken_from_the_current_folder_with_a_warning(tmp
     (tmp_path / "mine.py").write_text("READER = 3\n")
     with caplog.at_level(logging.WARNING):
         assert user_object("/gone/mine.py:READER") == 3
+        import_modules(["/gone/mine.py"])  # readers are looked up for each file
     assert caplog.messages == ["there is no module /gone/mine.py; using mine.py of the current folder"]

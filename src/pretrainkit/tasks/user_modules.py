@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,12 +61,17 @@ def _import(module: str) -> ModuleType:
         ) from error
 
 
+@cache  # reports each file once
+def _warn_of_copy(path: Path) -> None:
+    _log.warning("there is no module %s; using %s of the current folder", path, path.name)
+
+
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         copy = Path(path.name).absolute()
         if not copy.is_file():
             raise ConfigError(f"there is no module {path}\n  check the path, or copy the file to the current folder")
-        _log.warning("there is no module %s; using %s of the current folder", path, path.name)
+        _warn_of_copy(path)
         path = copy
     digest = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
     name = f"_pretrainkit_user_{path.stem}_{digest}"
