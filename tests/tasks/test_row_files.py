@@ -12,7 +12,8 @@ from pretrainkit.tasks.row_files import open_rows
 def test_every_kind_of_file_gives_its_rows(tmp_path):
     (tmp_path / "a.b.txt").write_text("one\n\nthree\n")
     (tmp_path / "a.TSV").write_text("x\ty\n1\t2\n")
-    (tmp_path / "a.csv").write_text('x,y\n"1, ""one""\nmore",2\n\n"",3\n', "utf-8-sig")
+    (tmp_path / "a.csv").write_text('\nx,y\n"1, ""one""\nmore",2\n\n"",3\n', "utf-8-sig")
+    (tmp_path / "sheet.csv").write_text("x,,\n1,,\n")
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.write(json.dumps({"x": [1, 2]}) + "\n")
     found = {}
@@ -23,6 +24,7 @@ def test_every_kind_of_file_gives_its_rows(tmp_path):
         "a.b.txt": [{"text": "one"}, {"text": ""}, {"text": "three"}],
         "a.TSV": [{"x": "1", "y": "2"}],
         "a.csv": [{"x": '1, "one"\nmore', "y": "2"}, {"x": "", "y": "3"}],
+        "sheet.csv": [{"x": "1", "": ""}],
         "a.jsonl.gz": [{"x": [1, 2]}],
     }
 
@@ -41,6 +43,12 @@ def test_broken_tables_are_refused_with_the_line_or_the_reason(content, reason, 
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(DataError, match=reason):
         open_rows(tmp_path / "a.csv", "rows").num_examples("rows")
+
+
+def test_two_columns_of_one_name_are_refused_in_tables_with_tabs_as_well(tmp_path):
+    (tmp_path / "a.tsv").write_text("x\ty\tx\n1\t2\t3\n")
+    with pytest.raises(DataError, match=r"a\.tsv has the column 'x' twice"):
+        open_rows(tmp_path / "a.tsv", "rows").example("rows", 0)
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.gz", "noend", "a.parquet.txtx"])

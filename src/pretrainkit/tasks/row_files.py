@@ -10,7 +10,6 @@ import io
 import json
 import re
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import dropwhile, groupby
 from pathlib import Path
@@ -19,7 +18,17 @@ from typing import Any
 from pretrainkit.errors import DataError
 from pretrainkit.files.sources import utf8_text
 from pretrainkit.tasks.record_sources import TextRecords
-from pretrainkit.tasks.sources import Example, Files, FilesInMemory, JsonLines, Parquet, TaskSource, TextLines, Tsv
+from pretrainkit.tasks.sources import (
+    Example,
+    Files,
+    FilesInMemory,
+    JsonLines,
+    Parquet,
+    TaskSource,
+    TextLines,
+    Tsv,
+    different_names,
+)
 
 _RECORDS = "tfrecord"
 _PACKED = ("gz", "zst")
@@ -39,10 +48,9 @@ class Csv(FilesInMemory):
         rows: list[Example] = []
         try:
             reader = csv.reader(io.StringIO(utf8_text(content), newline=""), strict=True)
-            names = next(reader, [])
-            if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise DataError(f"{path} has the column {twice[0]!r} twice\n  rename or remove one of them")
-            for fields in filter(None, reader):
+            lines = filter(None, reader)  # without empty ones
+            names = different_names(next(lines, []), path)
+            for fields in lines:
                 if len(fields) != len(names):
                     raise DataError(
                         f"line {reader.line_num} of {path} has {len(fields)} fields instead of {len(names)}\n"

@@ -315,6 +315,14 @@ class JsonLines(LineSource):
         return value if self.keys is None else _kept(value, self.keys, place)
 
 
+def different_names(names: Sequence[str], path: object) -> Sequence[str]:
+    """Return the names of a table's columns. Raises DataError if two are equal, because all values of the first would
+    be lost. Spreadsheets write several columns without a name and content."""
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
+        raise DataError(f"{path} has the column {twice!r} twice\n  rename or remove one of them")
+    return names
+
+
 class Tsv(LineSource):
     """Rows of tables with tabs between the columns and no quoting, as in GLUE; all values are strings."""
 
@@ -347,7 +355,8 @@ class Tsv(LineSource):
         if self.columns is not None:
             return self.columns
         raw, path = self._lines(split).line(file, 0), self._lines(split).indexes[file].path
-        return tuple(_decoded(raw, f"line 1 of {path}").removeprefix("\ufeff").split(self.delimiter))
+        names = _decoded(raw, f"line 1 of {path}").removeprefix("\ufeff").split(self.delimiter)
+        return tuple(different_names(names, path))
 
     def example(self, split: str, index: int) -> Example:
         text, place = self._text(split, index)
