@@ -5,12 +5,13 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.dist.autocast import residual
+from pretrainkit.dist.autocast import in_float32, residual
 from pretrainkit.nn.initialise import SkipInitialisation
 
 
@@ -78,6 +79,12 @@ def _round_input(block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _round_output(norm: nn.Module, args: tuple[Any, ...], normal: Tensor) -> Tensor:
     return residual(normal)
+
+
+def precision_of(encoder: Any, ids: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which an encoder of transformers can compute: float32 for the first DeBERTa, whose attention
+    fails under autocast because it adds biases in float32 to queries."""
+    return in_float32(ids) if encoder.config.model_type == "deberta" else nullcontext()
 
 
 _MASKS = {"create_bidirectional_mask", "create_causal_mask"}

@@ -17,8 +17,8 @@ from pretrainkit.dist.devices import to_device
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.foreign import takes_mask_of_pairs
 from pretrainkit.recipes.clip.architecture import bind_model
-from pretrainkit.recipes.clip.config import TimmConfig
-from pretrainkit.recipes.clip.foreign_towers import encoder_from
+from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TimmConfig
+from pretrainkit.recipes.clip.foreign_towers import HuggingFaceTower, encoder_from
 from pretrainkit.recipes.clip.model import build_image_tower, build_text_tower
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
@@ -335,3 +335,14 @@ def test_a_mask_of_pairs_equals_a_mask_of_tokens(transformers, kind):
             encoder(input_ids=ids, attention_mask=mask).last_hidden_state for mask in (pairs, is_real.long())
         )
         torch.testing.assert_close(found[is_real], expected[is_real])
+
+
+def test_the_first_deberta_computes_in_float32(transformers):
+    """Its attention fails under autocast."""
+    known = transformers.AutoConfig.for_model("deberta")
+    architecture = {"model_type": "deberta"} | {k: v for k, v in SMALL.items() if hasattr(known, k)}
+    tower = HuggingFaceTower(HuggingFaceTextConfig(name="none", architecture=architecture, pretrained=False)).eval()
+    ids, num_tokens = torch.randint(3, 60, (2, 7), generator=torch.Generator().manual_seed(0)), torch.tensor([7, 3])
+    expected = tower(ids, num_tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(tower(ids, num_tokens), expected)

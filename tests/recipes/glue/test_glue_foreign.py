@@ -24,6 +24,7 @@ SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 FAMILIES = {
     "roberta": {**SHAPE, "max_position_embeddings": 66, "type_vocab_size": 1},
     "electra": {**SHAPE, "embedding_size": 8, "max_position_embeddings": 64},
+    "deberta": {**SHAPE, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
     "deberta-v2": {
         **SHAPE,
         "relative_attention": True,
@@ -64,6 +65,12 @@ def finetune(task, encoder, glue, out, *more):
     folders = json.dumps({"glue": str(glue)})
     words = [f"init_from={encoder}", f"data.task_folders={folders}", *QUICK, "num_steps=2", "data.num_epochs=null"]
     return api.train(api.load_config(f"glue/{task}", [*words, *more]), out, device="cpu")
+
+
+def test_the_first_deberta_is_tuned_where_bfloat16_is_fast(glue, tmp_path, transformers):
+    """Its attention fails under autocast, so it computes in float32."""
+    encoder = write_foreign(transformers, tmp_path / "encoder", "deberta")
+    finetune("rte", encoder, glue, tmp_path / "run", "precision.compute=bfloat16")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -17,6 +17,7 @@ from pretrainkit.eval.probe import ImageEncoder
 from pretrainkit.exporting.torchvision_shim import import_timm, import_transformers
 from pretrainkit.nn.foreign import (
     mask_of_pairs,
+    precision_of,
     repeated_modules,
     round_residuals,
     stacked_layers,
@@ -185,7 +186,8 @@ class HuggingFaceTower(ForeignTower, TextTower):
             is_real_BT = torch.arange(num, device=ids_BT.device) < num_tokens_B[:, None]
             needs_pairs = self._takes_pairs and not reads_at_once(ids_BT.device)
             mask = mask_of_pairs(is_real_BT) if needs_pairs else is_real_BT.long()
-        hidden_BTD: Tensor = self.encoder(input_ids=ids_BT, attention_mask=mask).last_hidden_state
+        with precision_of(self.encoder, ids_BT):
+            hidden_BTD: Tensor = self.encoder(input_ids=ids_BT, attention_mask=mask).last_hidden_state
         if self.pool_token != "mean":
             return hidden_BTD[:, self.pool_token]
         if is_real_BT is None:

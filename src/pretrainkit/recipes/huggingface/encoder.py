@@ -15,6 +15,7 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import (
     mask_of_pairs,
+    precision_of,
     repeated_modules,
     round_residuals,
     stacked_layers,
@@ -56,10 +57,12 @@ class HuggingFaceEncoder(TextEncoder):
         return stacked_layers(self)
 
     def forward(self, batch: Batch, max_length: int) -> Tensor:
-        return self.model(**self._padded(batch)).logits[: len(batch["cu_seqlens"]) - 1]
+        with precision_of(self.model, batch["input_ids"]):
+            return self.model(**self._padded(batch)).logits[: len(batch["cu_seqlens"]) - 1]
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
-        x_BSD = self.model.base_model(**self._padded(batch)).last_hidden_state
+        with precision_of(self.model, batch["input_ids"]):
+            x_BSD = self.model.base_model(**self._padded(batch)).last_hidden_state
         return x_BSD[_slots_of(batch)]
 
     def freeze_pooling(self) -> None:
