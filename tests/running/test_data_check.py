@@ -3,6 +3,7 @@ named."""
 
 import base64
 import io
+import itertools
 import json
 import re
 import shutil
@@ -261,7 +262,7 @@ def test_lengths_of_padded_examples_are_those_of_their_real_tokens(pairs):
 
 def test_a_slow_first_example_does_not_end_the_count_of_lengths(tmp_path, monkeypatch):
     train = write_images(tmp_path / "train", 8, 0)
-    build, numbers = ImageSource.build, iter(range(1000))
+    build, numbers = ImageSource.build, itertools.count()
 
     def slow_at_first(source, records):
         if next(numbers) == 1:  # the one before checks the config
