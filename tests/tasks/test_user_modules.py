@@ -53,3 +53,5 @@ def test_a_file_that_is_gone_is_taken_from_the_current_folder_with_a_warning(tmp
         assert user_object("/gone/mine.py:READER") == 3
         import_modules(["/gone/mine.py"])  # readers are looked up for each file
     assert caplog.messages == ["there is no module /gone/mine.py; using mine.py of the current folder"]
+    with pytest.raises(ConfigError, match=r"there is no module gone/mine.py\n  .*relative to the current folder"):
+        user_object("gone/mine.py:READER")  # typed by hand

@@ -19,9 +19,10 @@ _log = logging.getLogger(__name__)
 def import_modules(modules: Iterable[str]) -> None:
     """Import each of `modules`, a dotted name or the path of a `.py` file, once per process.
 
-    The folder of a file is added to the end of Python's search path, so that the file can import its neighbours. If a
-    file does not exist, one of its name in the current folder takes its place, with a warning: models are used on other
-    machines. Raises ConfigError if a module does not exist or its import fails.
+    The folder of a file is added to the end of Python's search path, so that the file can import its neighbours. If an
+    absolute path, such as one that a run has recorded, does not exist, a file of its name in the current folder takes
+    its place, with a warning: models are used on other machines. Raises ConfigError if a module does not exist or its
+    import fails.
     """
     for module in modules:
         _import(module)
@@ -45,7 +46,7 @@ def user_object(spec: str) -> Any:
 def _import(module: str) -> ModuleType:
     try:
         if module.endswith(".py"):
-            return _import_file(Path(module).absolute())
+            return _import_file(_existing(Path(module)))
         return importlib.import_module(module)
     except ConfigError:
         raise
@@ -66,13 +67,20 @@ def _warn_of_copy(path: Path) -> None:
     _log.warning("there is no module %s; using %s of the current folder", path, path.name)
 
 
+def _existing(path: Path) -> Path:
+    """Return the absolute path, or that of the file that takes its place."""
+    if path.is_file():
+        return path.absolute()
+    if not path.is_absolute():
+        raise ConfigError(f"there is no module {path}\n  check the path; it is relative to the current folder")
+    copy = Path(path.name).absolute()
+    if not copy.is_file():
+        raise ConfigError(f"there is no module {path}\n  check the path, or copy the file to the current folder")
+    _warn_of_copy(path)
+    return copy
+
+
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        copy = Path(path.name).absolute()
-        if not copy.is_file():
-            raise ConfigError(f"there is no module {path}\n  check the path, or copy the file to the current folder")
-        _warn_of_copy(path)
-        path = copy
     digest = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
     name = f"_pretrainkit_user_{path.stem}_{digest}"
     if name in sys.modules:
