@@ -199,6 +199,22 @@ def measure(case: Case) -> dict[str, Any]:
     return found if error is None else found | {"error": error}
 
 
+def compiler_with(change: Callable[[torch.fx.GraphModule], object], backward: Callable[..., Any]) -> Any:
+    """Return a compiler that changes the graph of both passes, divides it as Inductor does, gives `backward` the second
+    part, and runs both as they are."""
+
+    def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        change(joint)
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+    return aot_autograd(
+        fw_compiler=lambda graph, inputs: graph.forward,
+        bw_compiler=backward,
+        partition_fn=partition,
+        decompositions=select_decomp_table(),
+    )
+
+
 def backward_of_head(compute: torch.dtype) -> dict[str, list[str]]:
     """Describe the compiled loss's backward pass, as Inductor is given it: `kept`, the types of the matrices (K, V)
     that it is handed; `scatters`, its operators that Inductor does not fuse with others; both for any number K."""
@@ -213,19 +229,9 @@ def backward_of_head(compute: torch.dtype) -> dict[str, list[str]]:
                 found["scatters"].append(str(node.target))
         return graph.forward
 
-    def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        joint_graph_passes(joint)
-        return min_cut_rematerialization_partition(joint, *args, **kwargs)
-
-    compiler = aot_autograd(
-        fw_compiler=lambda graph, inputs: graph.forward,
-        bw_compiler=backward,
-        partition_fn=partition,
-        decompositions=select_decomp_table(),
-    )
     torch._dynamo.reset()
     head = LinearCrossEntropy()
-    head.compile(backend=compiler)
+    head.compile(backend=compiler_with(joint_graph_passes, backward))
     x_KD, weight_VD = torch.randn(50, 16, requires_grad=True), nn.Parameter(torch.randn(70, 16))
     target_K = torch.arange(50)
     for given in (x_KD, target_K):
@@ -252,17 +258,8 @@ def repeated_sums(make: Callable[[], Work]) -> list[str]:
         return graph.forward
 
     def compile_function(function: Any, *, options: dict[str, Any]) -> Any:
-        def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-            options["joint_custom_post_pass"](joint.graph)
-            return min_cut_rematerialization_partition(joint, *args, **kwargs)
-
-        compiler = aot_autograd(
-            fw_compiler=lambda graph, inputs: graph.forward,
-            bw_compiler=backward,
-            partition_fn=partition,
-            decompositions=select_decomp_table(),
-        )
-        return original(function, backend=compiler)
+        change = options["joint_custom_post_pass"]
+        return original(function, backend=compiler_with(lambda joint: change(joint.graph), backward))
 
     torch._dynamo.reset()
     original, torch.compile = torch.compile, compile_function
