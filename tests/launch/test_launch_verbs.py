@@ -83,16 +83,22 @@ def test_elastic_machines_run_as_long_as_one_of_them_does(tmp_path: Path) -> Non
     assert "  machines: ended\n" in say("status", folder.run)
 
 
-def test_ranks_of_this_machine_resume_with_their_original_config_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Commands of ranks of this machine, which do not run: they end as by Ctrl-C."""
+    commands: list[list[str]] = []
 
     def interrupted(launch: Launch, folder: LaunchFolder, words: list[str], logs: Path) -> tuple[int, bool]:
-        started.append(words)
+        commands.append(words)
         return 130, True
 
     monkeypatch.setattr("pretrainkit.launch.local._run_ranks", interrupted)
+    return commands
+
+
+def test_ranks_of_this_machine_resume_with_their_original_config_from_any_folder(
+    tmp_path: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("shards").mkdir()
     file = Path("mine.yaml")
@@ -119,16 +125,7 @@ def test_ranks_of_this_machine_resume_with_their_original_config_from_any_folder
     assert first[first.index("--out") + 1] == str(tmp_path / "run")
 
 
-def test_a_run_that_moved_or_was_copied_resumes_at_its_present_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-
-    def interrupted(launch: Launch, folder: LaunchFolder, words: list[str], logs: Path) -> tuple[int, bool]:
-        started.append(words)
-        return 130, True
-
-    monkeypatch.setattr("pretrainkit.launch.local._run_ranks", interrupted)
+def test_a_run_that_moved_or_was_copied_resumes_at_its_present_place(tmp_path: Path, started: list[list[str]]) -> None:
     here, copy, there = (tmp_path / name for name in ("here", "copy", "there"))
     (here / "shards").mkdir(parents=True)
     words = ["bert/tiny", f"data.train={here / 'shards'}", "--out", str(here / "run"), "--launch", "local"]

@@ -139,9 +139,9 @@ def repeated(folder: LaunchFolder) -> Launch:
     that of the present folder, and data that moved with it are found."""
     launch, now = folder.last(), folder.run.absolute()
     words = launch.words_again
-    before = words[words.index("--out") + 1] if "--out" in words else words[1] if words[:1] == ("resume",) else str(now)
+    before = _run_in(words)
     config = folder.path / "config.yaml"
-    if before != str(now) and launch.kind != "cloud":  # the paths of a cloud are those of its machines
+    if before not in (None, str(now)) and launch.kind != "cloud":  # the paths of a cloud are those of its machines
         words = tuple(
             f"{now}{word.removeprefix(before)}" if word == before or word.startswith(f"{before}/") else word
             for word in words
@@ -150,6 +150,13 @@ def repeated(folder: LaunchFolder) -> Launch:
             tree = parse_yaml(config.read_text(encoding="utf-8"), str(config))
             write_text(config, dump_yaml(moved_paths(tree, before, now)))
     return replace(launch, words=words, words_again=words, job_ids=())
+
+
+def _run_in(words: Sequence[str]) -> str | None:
+    """Return the run folder in a command that trains or resumes."""
+    if "--out" in words:
+        return words[words.index("--out") + 1]
+    return words[1] if words[:1] == ("resume",) else None
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:
