@@ -40,7 +40,7 @@ def test_updates_are_those_of_the_original(weight_decay):
     start = Heads(7, 4, 1, seed=0)
     params = [start.weights[0].detach().double().numpy(), start.biases[0].detach().double().numpy()]
     buffers = [np.zeros_like(p) for p in params]
-    warmup = round(0.25 * num_steps)
+    warmup = int(0.3 * num_steps)  # rounded down, as in ZeroVL
     for step, (x, y) in enumerate(fixed_batches(num_steps, features.double(), labels)):
         x, onehot = x.numpy(), np.eye(4)[y.numpy()]
         logits = x @ params[0].T + params[1]
@@ -54,7 +54,7 @@ def test_updates_are_those_of_the_original(weight_decay):
             local = 0.001 * size / (slope + weight_decay * size + 1e-8) if size and slope else 1.0
             buffers[i] = momentum * buffers[i] + local * lr * factor * (grad + weight_decay * params[i])
             params[i] = params[i] - buffers[i]
-    heads = train((lr,), num_steps, warmup_share=0.25, weight_decay=weight_decay)
+    heads = train((lr,), num_steps, warmup_share=0.3, weight_decay=weight_decay)
     np.testing.assert_allclose(heads.weights[0].detach().numpy(), params[0], atol=1e-6)
     np.testing.assert_allclose(heads.biases[0].detach().numpy(), params[1], atol=1e-6)
 

@@ -82,7 +82,7 @@ def train_heads(
         {"params": [weight, bias], "lr": lr} for weight, bias, lr in zip(heads.weights, heads.biases, learning_rates)
     ]
     optimizer = Lars(groups, lr=learning_rates[0], momentum=config.momentum, weight_decay=config.weight_decay)
-    schedule = ScheduleConfig(name="cosine", num_warmup_steps=round(config.warmup_share * num_steps))
+    schedule = ScheduleConfig(name="cosine", warmup_share=config.warmup_share)
     for step, (features_BF, label_B) in enumerate(batches):
         factor = lr_factor(schedule, num_steps, step)
         for group, lr in zip(optimizer.param_groups, learning_rates):

@@ -26,7 +26,7 @@ from support.remedies import followed
 
 DGA = Path(__file__).with_name("zerovl_yaml") / "zerovl_dga.yaml"
 BASELINE = ["runner.name=clip", "runner.val_interval_steps=100", "data.train_type=shuffle", "data.batch_size=1024"]
-BASELINE += ["loss.name=NCE", "loss.nce_loss.gather_backward=false"]
+BASELINE += ["loss.name=NCE"]
 HALF = ["transforms.normalize.mean=[0.5,0.5,0.5]", "transforms.normalize.std=[0.5,0.5,0.5]"]
 LEARNED = ["loss.temperature.name=parameter"]
 
@@ -124,8 +124,44 @@ def test_warm_up_in_epochs_wins_over_the_share():
 
 
 def test_steps_of_an_epoch_may_be_fixed():
-    config = config_of(DGA, ["data.train_steps=100"])
+    config = config_of(DGA, ["data.train_steps=100", "runner.val_interval=3"])
     assert (config.num_steps, config.data.num_epochs) == (2000, None)
+    assert (config.evaluate.every_steps, config.evaluate.every_epochs) == (300, None), "epochs of 100 steps"
+
+
+def test_evaluation_may_be_limited_to_the_first_batches():
+    config = config_of(DGA, ["data.val_steps=3", "data.batch_size_val=[512]"], 8)
+    assert (config.evaluate.num_examples, config.evaluate.batch_size) == (1536, 64)
+    assert config_of(DGA, ["data.val_steps=-1"]).evaluate.num_examples is None
+    with pytest.raises(ConfigError, match=r"data\.val_steps=\[3, 4\] has no counterpart\n  give one number"):
+        import_config(DGA, ["data.val_steps=[3,4]"])
+
+
+def test_overrides_may_name_a_value_in_a_mapping_and_none():
+    words = ["optim.param.weight_decay=0.2", "optim.lr.param.min_lr_scale=0.3", "optim.grad_clip.max_norm=2"]
+    words += ["optim.param_group_rules.x.regex=bias", "optim.param_group_rules.x.param.weight_decay=0.1"]
+    config = config_of(DGA, [*words, "ckpt.external_resume=None", "optim.lr.warmup_epoch=None"])
+    optimizer = config.optimizer
+    assert (optimizer.weight_decay, optimizer.beta2, optimizer.max_grad_norm) == (0.2, 0.98, 2.0)
+    assert [(group.pattern, group.weight_decay) for group in optimizer.groups] == [("bias", 0.1)]
+    assert (config.schedule.floor, config.init_from) == (0.3, None)
+    assert config_of(DGA).optimizer.max_grad_norm == 0
+
+
+def test_accumulation_ignores_what_it_ignores_in_zerovl():
+    words = ["loss.smoothing=0.1", "loss.global_reduce=False", "loss.nce_loss.gather_backward=False"]
+    imported = import_config(DGA, words)
+    assert imported.config.objective == config_of(DGA).objective
+    assert all(any(note.startswith(word.partition("=")[0]) for note in imported.notes) for word in words)
+    objective = config_of(DGA, [*words, "runner.name=clip"]).objective
+    assert (objective.label_smoothing, objective.gather, objective.gather_gradient) == (0.1, False, False)
+
+
+def test_encoders_without_vit_in_their_name_average_their_features():
+    assert config_of(DGA).model.image.options == {}
+    assert config_of(DGA, ["model.image_encoder.tag=deit_tiny_patch16_224"]).model.image.options == {
+        "global_pool": "avg"
+    }
 
 
 def test_rules_for_parameters_become_groups():
@@ -141,6 +177,25 @@ def test_no_other_python_tag_is_read(tmp_path):
         import_config(path)
 
 
+PROBES_REFUSED = {
+    "optim.lr.warmup_proportion=0.5": "",
+    "optim.lr.warmup_epoch=5": "",
+    "optim.lr.param={num_cycles: 1.5}": "",
+    "optim.grad_clip={max_norm: 1.0}": "",
+    "optim.param_group_rules={a: {regex: bias, param: {weight_decay: 0.1}}}": "",
+    "data.train_steps=10": "",
+    "data.val_steps=10": "",
+    "epoch=null": "epoch is not set",
+    "model.image_encoder.trainable=True": "",
+    "transforms.input_size=384": "",
+    "transforms.random_resize_crop.size=192": "",
+    "transforms.resize.size=224": "",
+    "transforms.center_crop.size=192": "",
+    "transforms.random_erasing.reprob=0.5": "",
+}
+"""Maps settings of a probe that have no counterpart to the message; an empty one: the name of the setting."""
+
+
 def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
     path = tmp_path / "imagenet.yaml"
     path.write_text(
@@ -149,19 +204,43 @@ def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
         "  batch_size_val: 16384, train_name: [imagenet1k], valid_name: [imagenet1k]}\n"
         "optim: {name: LARS, param: {momentum: 0.9, weight_decay: 0.0},\n"
         "  lr: {name: cosine_schedule_with_warmup, init: 6.4, warmup_proportion: 0.1111}}\n"
-        "model: {classifier: {num_classes: 1000}}\n"
+        "model: {classifier: {num_classes: 1000}, image_encoder: {trainable: false}}\n"
         "wandb: {train_record_keys: [loss, lr, train_acc1, train_acc5]}\n"
         "ckpt: {external_resume: zerovl_100m, only_load_image_encoder: true}\n"
         "transforms: {train_transforms: [random_resize_crop, autoaug], valid_transforms: [resize, center_crop],\n"
-        "  random_resize_crop: {size: 224, scale: [0.08, 1.0]},\n"
+        "  random_resize_crop: {size: 224, scale: [0.08, 1.0]}, resize: {size: 256},\n"
         "  normalize: {mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}}\n"
     )
     imported = import_config(path)
     assert imported.config is None
     words = "probe zerovl_100m --images ./imagenet --method linear --epochs 90 --batch-size 16384 --lr 6.4"
     assert " ".join(imported.command) == f"{words} --threads 4"
-    with pytest.raises(ConfigError, match=r"optim\.lr\.warmup_proportion=0\.5 has no counterpart"):
-        import_config(path, ["optim.lr.warmup_proportion=0.5"])
+    for word, message in PROBES_REFUSED.items():
+        with pytest.raises(ConfigError, match=re.escape(message or word.partition("=")[0])):
+            import_config(path, [word])
+    with pytest.raises(ConfigError, match=r"normalize\.mean=\[0, 0, 0\] with std=\[0\.5, 0\.5, 0\.5\] has no"):
+        import_config(path, ["ckpt.external_resume=x.pth", "transforms.normalize.mean=[0,0,0]"])
+    published = import_config(path, ["ckpt.external_resume=None"])
+    assert published.command[1] == "timm:vit_base_patch16_224_in21k"
+    assert published.notes[0].startswith("transforms.normalize: ")
+    random = ["ckpt.external_resume=None", "model.image_encoder.pretrained=False"]
+    with pytest.raises(ConfigError) as error:
+        import_config(path, random)
+    advised = followed(error.value, "recipes/clip/original_config.py: model.image_encoder.pretrained=False without")
+    for word in re.search(r"give (\S+), or (\S+)", advised).groups():
+        import_config(path, [*random, word])
+
+
+def test_a_file_of_a_probe_has_the_defaults_of_zerovl(tmp_path):
+    path = tmp_path / "imagenet.yaml"
+    path.write_text("epoch: 90\nmodel: {classifier: {num_classes: 1000}}\n")
+    with pytest.raises(ConfigError) as error:
+        import_config(path)
+    assert {
+        "optim.name='torch.optim.AdamW'",
+        "model.image_encoder.trainable=True",
+        "transforms.resize.size=224",
+    } <= set(re.findall(r"\S+=\S+(?= has no)", str(error.value)))
 
 
 # ---- the command ----
@@ -185,8 +264,9 @@ transforms:
   train_transforms: [random_resize_crop, autoaug]
   valid_transforms: [resize, center_crop]
   random_resize_crop: {size: 224, scale: [0.08, 1.0]}
+  resize: {size: 256}
   normalize: {mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}
-model: {name: linear_prob, classifier: {num_classes: 1000}}
+model: {name: linear_prob, classifier: {num_classes: 1000}, image_encoder: {trainable: false}}
 loss: {name: CrossEntropy}
 """
 

@@ -5,7 +5,7 @@ error. A key without a counterpart is an error if it would change the result, an
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,6 @@ _SAME: dict[str, tuple[Any, str]] = {
     "model.projection.dim": (512, "model.projection.dim"),
     "model.projection.image_projector_trainable": (True, "model.projection.image_trainable"),
     "model.projection.text_projector_trainable": (True, "model.projection.text_trainable"),
-    "loss.global_reduce": (True, "objective.gather"),
-    "loss.smoothing": (0.0, "objective.label_smoothing"),
     "loss.temperature.value": (0.02, "model.temperature.value"),
 }
 """Maps keys to their value in the `clip` task and to our field with the same meaning."""
@@ -63,6 +61,7 @@ DEFAULTS: dict[str, Any] = {key: default for key, (default, _) in _SAME.items()}
     "optim.lr.warmup_epoch": None,
     "data.exp_name": "test",
     "data.train_steps": None,
+    "data.val_steps": None,
     "data.train_name": ["cc"],
     "data.valid_name": ["f30k", "coco"],
     "data.data_path": "./data/",
@@ -91,6 +90,8 @@ DEFAULTS: dict[str, Any] = {key: default for key, (default, _) in _SAME.items()}
     "model.projection.name": "simple",
     "model.projection.complex_projection.drop_out": 0.1,
     "loss.name": "NCE",
+    "loss.global_reduce": True,
+    "loss.smoothing": 0.0,
     "loss.group_size": -1,
     "loss.nce_loss.gather_backward": False,
     "loss.mixup.beta": 0.1,
@@ -139,7 +140,6 @@ WITHOUT_EFFECT = {
     "ckpt.filename": "checkpoints have their own folder",
     "ckpt.auto_resume": "to resume, use train --resume or pretrainkit resume RUN",
     "ckpt.soft_resume": "weights must always fit the model",
-    "data.val_steps": "evaluation is always on whole sets",
     "data.single_eval": "every row is scored exactly once on any number of ranks",
     "data.cuda_eval": "scores are computed on the device of the model",
     "model.interpolate_pos_embed": "positions are interpolated when a weight file is imported for another size",
@@ -152,24 +152,36 @@ WITHOUT_EFFECT = {
 
 PROBE_MUST_STAY: dict[str, tuple[Any, ...]] = {
     "model.name": ("clip", "linear_prob"),
-    "data.name": ("imagenet_local", "local"),
-    "ckpt.only_load_image_encoder": (True, False),
+    "data.name": ("parquet", "imagenet_local", "local"),
+    "data.train_steps": (None, -1, 0),
+    "data.val_steps": (None, -1, 0),
+    "ckpt.only_load_image_encoder": (False, True),
     "optim.name": ("LARS",),
     "optim.param": ({"momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.9, "weight_decay": 0}),
+    "optim.grad_clip": ({},),
+    "optim.param_group_rules": ({},),
     "optim.lr.name": ("cosine_schedule_with_warmup",),
+    "optim.lr.param": ({"num_cycles": 0.5}, {}),
     "optim.lr.warmup_proportion": (0.1111,),
+    "optim.lr.warmup_epoch": (None,),
     "transforms.train_transforms": (["random_resize_crop", "autoaug"],),
+    "transforms.random_resize_crop.size": (224,),
     "transforms.random_resize_crop.scale": ([0.08, 1.0], (0.08, 1.0)),
+    "transforms.random_erasing.reprob": (0.0,),
     "transforms.valid_transforms": (["resize", "center_crop"],),
+    "transforms.resize.size": (256,),
+    "transforms.center_crop.size": (224,),
+    "transforms.input_size": (224,),
+    "model.image_encoder.trainable": (False,),
 }
-"""Values with which `pretrainkit probe` computes the same, the default first. Other values need its Python function."""
-PROBE_DEFAULTS: dict[str, Any] = {key: fine[0] for key, fine in PROBE_MUST_STAY.items()} | {
-    "model.classifier.num_classes": 512,
-    "optim.lr.init": 6.4,
-    "epoch": 90,
-    "transforms.resize.size": 256,
+"""Values with which `pretrainkit probe` computes the same. Other values need its Python function, or have no
+counterpart."""
+
+_NORMALIZED = {
+    "clip/zerovl-100m": ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]),
+    "clip/zerovl-14m": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
 }
-"""Defaults of ZeroVL's `linear_prob` task that differ from, or add to, those of its clip task."""
+"""Mean and deviation of colors in the presets for published weights."""
 
 SCHEDULES: dict[str, Any] = {
     "cosine_schedule_with_warmup": "cosine",
@@ -199,10 +211,10 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     Raises:
         ConfigError: A key is unknown, or a value has no counterpart. The message lists all of them.
     """
-    given = [_read(path), *({".".join(parts): value} for parts, value in map(parse_override, settings))]
+    given = [_read(path), *({".".join(parts): _literal(value)} for parts, value in map(parse_override, settings))]
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))
     values: dict[str, Any] = {key: fine[0] for key, fine in MUST_STAY.items()} | dict.fromkeys(WITHOUT_EFFECT)
-    values |= {**DEFAULTS, **WHOLE_MAPPINGS, **(PROBE_DEFAULTS if is_probe else {})}
+    values |= {**DEFAULTS, **WHOLE_MAPPINGS, **({"model.classifier.num_classes": 512} if is_probe else {})}
     problems = [problem for tree in given for problem in _lay(tree, values)]
     problems += [
         f"{path}: {key}={values[key]!r} is not a mapping\n  write it as {key}={{NAME: VALUE}}"
@@ -213,6 +225,7 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
         raise ConfigError(problems)
     if is_probe:  # the learning rate of a probe is that of its schedule
         values["optim.param"] = {key: value for key, value in values["optim.param"].items() if key != "lr"}
+        values["data.batch_size"] = _first(values["data.batch_size"])
     must_stay = MUST_STAY | (PROBE_MUST_STAY if is_probe else {})
     problems += [
         f"{path}: {key}={values[key]!r} has no counterpart\n  supported: {' or '.join(map(repr, fine))}"
@@ -223,13 +236,12 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
         raise ConfigError(problems)
     written = [f"{key}." for key in flatten(given[0])]
     ignored = {key: why for key, why in WITHOUT_EFFECT.items() if any(name.startswith(f"{key}.") for name in written)}
-    if is_probe:
-        is_half = list(values["transforms.normalize.mean"]) == [0.5, 0.5, 0.5]
-        preset = "clip/zerovl-100m" if is_half else "clip/zerovl-14m"
-        command = _weights_command(values)
-        weights_command = (*command, "--config", preset) if command else ()
-        return ImportedConfig(None, [], _probe_command(values), ignored, weights_command)
+    _require_epochs(values)
     notes: list[str] = []
+    if is_probe:
+        if not (weights_command := _probe_weights_command(values)):
+            notes.append("transforms.normalize: images are normalized with the mean and deviation of the encoder")
+        return ImportedConfig(None, notes, _probe_command(values), ignored, weights_command)
     try:
         config = _convert(values, nproc)
     except ValidationError as error:
@@ -238,8 +250,16 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     if config.model.projection.kind == "linear" and values[dropout] != DEFAULTS[dropout]:
         notes.append(f"{dropout}: only the complex projection has dropout")
     notes.append(f"ckpt.dir: give the run's folder with --out {values['ckpt.dir']}/{values['data.exp_name']}")
-    if values["runner.name"] == "clip_bsgs" and not values["loss.nce_loss.gather_backward"]:
-        notes.append("loss.nce_loss.gather_backward: accumulation always uses the true gradient, also in ZeroVL")
+    if values["runner.name"] == "clip_bsgs":
+        if not values["loss.nce_loss.gather_backward"]:
+            notes.append("loss.nce_loss.gather_backward: accumulation always uses the true gradient, also in ZeroVL")
+        if not values["loss.global_reduce"]:
+            notes.append("loss.global_reduce: accumulation always compares the pairs of all ranks, also in ZeroVL")
+        if smoothing := values["loss.smoothing"]:
+            notes.append(
+                "loss.smoothing: ZeroVL ignores it with runner.name=clip_bsgs; to use it: "
+                f"objective.label_smoothing={smoothing}"
+            )
     if values["dist.fp16"]:
         notes.append(
             "dist.fp16: becomes bfloat16 if the hardware supports it; for ZeroVL's format: precision.compute=float16"
@@ -255,13 +275,39 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
 def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
     """Return our command for a linear probe. Classes, normalization and image size follow from the data and the
     model."""
-    model = _weights_folder(v["ckpt.external_resume"]) or f"timm:{v['model.image_encoder.tag']}"
+    model = _weights_folder(v["ckpt.external_resume"])
+    if model is None:
+        if not v["model.image_encoder.pretrained"]:
+            raise ConfigError(
+                "model.image_encoder.pretrained=False without ckpt.external_resume: the encoder has random weights\n"
+                "  give ckpt.external_resume=FILE, or model.image_encoder.pretrained=True"
+            )
+        model = f"timm:{v['model.image_encoder.tag']}"
     settings = ("--method", "linear", "--epochs", v["epoch"], "--batch-size", v["data.batch_size"])
     return (
         *("probe", str(model), "--images", str(v["data.data_path"])),
         *map(str, settings),
         *("--lr", str(v["optim.lr.init"]), "--threads", str(v["data.num_workers"])),
     )
+
+
+def _probe_weights_command(v: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the command that imports the weights of a probe, with the preset that normalizes images like the file."""
+    command, colors = _weights_command(v), (v["transforms.normalize.mean"], v["transforms.normalize.std"])
+    if not command:
+        return ()
+    for preset, known in _NORMALIZED.items():
+        if all(list(own) == list(values) for own, values in zip(colors, known, strict=True)):
+            return (*command, "--config", preset)
+    raise ConfigError(
+        f"transforms.normalize.mean={colors[0]} with std={colors[1]} has no counterpart\n  supported: "
+        + ", ".join(f"mean={mean} with std={std}" for mean, std in _NORMALIZED.values())
+    )
+
+
+def _require_epochs(v: Mapping[str, Any]) -> None:
+    if v["epoch"] is None:
+        raise ConfigError("epoch is not set\n  ZeroVL has no default for it: give epoch=20 or another number")
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -282,27 +328,47 @@ def _lay(tree: Mapping[str, Any], values: dict[str, Any], prefix: str = "") -> l
             values[key] = value
         elif isinstance(value, Mapping) and any(known.startswith(f"{key}.") for known in values):
             problems += _lay(value, values, f"{key}.")
+        elif whole := next((known for known in WHOLE_MAPPINGS if key.startswith(f"{known}.")), None):
+            values[whole] = _with(values[whole], key.removeprefix(f"{whole}.").split("."), value)
         else:
             near = nearest(key, dict.fromkeys(values, ""))
             problems.append(f"ZeroVL has no key {key!r}" + (f"\n  closest: {near}" if near else ""))
     return problems
 
 
+def _with(tree: Any, parts: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a copy of nested mappings with another value at the path `parts`."""
+    known, name = tree if isinstance(tree, Mapping) else {}, parts[0]
+    return {**known, name: _with(known.get(name), parts[1:], value) if len(parts) > 1 else value}
+
+
+def _literal(value: Any) -> Any:
+    """Return None for Python's word for it, which ZeroVL's command line reads."""
+    return None if value == "None" else value
+
+
+def _first(size: Any) -> Any:
+    """Return the first of several batch sizes, the only one that ZeroVL uses."""
+    return size[0] if isinstance(size, (list, tuple)) else size
+
+
 def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
-    if v["epoch"] is None:
-        raise ConfigError("epoch is not set\n  ZeroVL has no default for it: give epoch=20 or another number")
     is_accumulating = _choice(v, "runner.name", {"clip": False, "clip_bsgs": True})
     is_mixed = _choice(v, "loss.name", {"NCE": False, "MixUpNCE": True})
     projection = _choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"})
-    batch_size, train_steps = v["data.batch_size"], v["data.train_steps"]
+    train_steps, valid_batch_size = v["data.train_steps"], _first(v["data.batch_size_val"])
     has_fixed_steps = train_steps is not None and train_steps >= 1
-    by_steps = v["runner.val_interval_steps"] > 0
+    every_steps = v["runner.val_interval_steps"] if v["runner.val_interval_steps"] > 0 else None
+    if every_steps is None and has_fixed_steps:
+        every_steps = train_steps * v["runner.val_interval"]
     root, group_size = Path(v["data.data_path"]), v["loss.group_size"]
     fields: dict[str, Any] = {ours: v[theirs] for theirs, (_, ours) in _SAME.items()} | {
         "seed": v["seed"] or 0,
         "num_steps": train_steps * v["epoch"] if has_fixed_steps else None,
         "init_from": _weights_folder(v["ckpt.external_resume"]),
         "model.image.kind": "timm",
+        # ZeroVL averages the features of all encoders without "vit" in their name, also of DeiT.
+        "model.image.options": {} if "vit" in v["model.image_encoder.tag"] else {"global_pool": "avg"},
         "model.text.kind": "huggingface",
         "model.projection.kind": projection,
         "model.projection.normalize": projection == "linear",
@@ -312,13 +378,15 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
         "model.temperature.smallest": 0.001,
         "model.temperature.largest": 0.5,
         "model.temperature.project_back": False,
-        # ZeroVL's accumulation always uses the true gradient and ignores gather_backward.
+        # ZeroVL's accumulation always computes the true gradient over all ranks, without smoothing.
+        "objective.gather": v["loss.global_reduce"] or is_accumulating,
+        "objective.label_smoothing": 0.0 if is_accumulating else v["loss.smoothing"],
         "objective.gather_gradient": v["loss.nce_loss.gather_backward"] or is_accumulating,
         "objective.gather_group_size": group_size if group_size > 0 else None,
         "objective.mixup": {"beta": v["loss.mixup.beta"]} if is_mixed else None,
         "data.train": [{"path": str(root / name)} for name in _names(v["data.train_name"])],
         "data.valid": [{"path": str(root / name)} for name in _names(v["data.valid_name"]) if v["data.enable_valid"]],
-        "data.batch_size": batch_size[0] if isinstance(batch_size, (list, tuple)) else batch_size,
+        "data.batch_size": _first(v["data.batch_size"]),
         "data.microbatch_size": _per_rank(v["data.batch_size_train"], nproc) if is_accumulating else None,
         "data.num_epochs": None if has_fixed_steps else v["epoch"],
         "data.train_transforms": _transforms(v, "transforms.train_transforms", is_training=True),
@@ -327,9 +395,10 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
         "data.text_augment": {},
         "precision.compute": "auto" if v["dist.fp16"] else "float32",
         "log.to": ["wandb"] if v["wandb.enable"] else [],
-        "evaluate.every_steps": v["runner.val_interval_steps"] if by_steps else None,
-        "evaluate.every_epochs": None if by_steps else v["runner.val_interval"],
-        "evaluate.batch_size": _per_rank(v["data.batch_size_val"], nproc),
+        "evaluate.every_steps": every_steps,
+        "evaluate.every_epochs": None if every_steps else v["runner.val_interval"],
+        "evaluate.batch_size": _per_rank(valid_batch_size, nproc),
+        "evaluate.num_examples": _valid_steps(v) * valid_batch_size or None,
         **_optimizer(v),
         **_schedule(v),
     }
@@ -452,6 +521,16 @@ def _choice(v: dict[str, Any], key: str, choices: Mapping[str, Any]) -> Any:
     if v[key] not in choices:
         raise ConfigError(f"{key}={v[key]!r} has no counterpart\n  supported: {', '.join(choices)}")
     return choices[v[key]]
+
+
+def _valid_steps(v: Mapping[str, Any]) -> int:
+    """Return the number of batches of each held-out set to evaluate on; 0: all."""
+    steps = v["data.val_steps"] or 0
+    if not isinstance(steps, int):
+        raise ConfigError(
+            f"data.val_steps={steps} has no counterpart\n  give one number for all sets, or null for whole sets"
+        )
+    return max(0, steps)
 
 
 def _names(value: Any) -> list[str]:

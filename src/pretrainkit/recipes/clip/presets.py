@@ -140,7 +140,6 @@ def _zerovl(batch_size: int) -> ClipRun:
             text=HuggingFaceTextConfig(),
             temperature=TemperatureConfig(kind="constant", value=0.02, smallest=0.001, largest=0.5, project_back=False),
         ),
-        objective=ClipObjectiveConfig(gather_gradient=False),
         data=ClipDataConfig(
             batch_size=batch_size,
             num_epochs=20,
