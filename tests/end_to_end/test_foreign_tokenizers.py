@@ -20,6 +20,7 @@ from pretrainkit.recipes.t5.model import T5
 from pretrainkit.tasks.vocabulary import TokenizerJsonVocabulary
 from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 from pretrainkit.tokenizers.load import load_tokenizer
+from pretrainkit.tokenizers.shards import TokenShards
 from support.command_line import refused, succeed
 from support.remedies import followed
 
@@ -118,6 +119,32 @@ def test_the_export_of_such_an_import_brings_its_tokenizer(tmp_path: Path, trans
     pk.export(pk.import_model(folder, "bert", tmp_path / "here"), "huggingface", tmp_path / "again")
     theirs, again = (transformers.AutoTokenizer.from_pretrained(path) for path in (folder, tmp_path / "again"))
     assert again(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
+
+
+def test_a_lone_tokenizer_json_is_exported_so_that_transformers_reads_its_ids(tmp_path: Path, transformers) -> None:
+    """The file is as the library `tokenizers` saves it. The class for the type of model would split at other places."""
+    letters = {piece: index for index, piece in enumerate([*CONTROL, *"ACGT"])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(letters, "[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder = model_in(tmp_path / "there", vocab_size=9)
+    made.save(str(folder / "tokenizer.json"))
+    pk.export(folder, "huggingface", tmp_path / "again")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert theirs("AC[MASK]TN")["input_ids"] == [2, 5, 6, 4, 8, 1, 3]
+
+
+def test_a_corpus_is_encoded_with_a_list_of_pieces(tmp_path: Path, transformers) -> None:
+    (folder := tmp_path / "words").mkdir()
+    (tmp_path / "text.txt").write_text("the cat is walking\n")
+    made = transformers.BertTokenizerFast(vocab=str(wordpiece(folder) / "vocab.txt"))
+    succeed("tokenizer", "encode", tmp_path / "text.txt", "--tokenizer", folder, "--out", tmp_path / "tokens")
+    (sentence,) = TokenShards.open(tmp_path / "tokens").document(0)
+    assert sentence.tolist() == made("the cat is walking", add_special_tokens=False)["input_ids"]
+    shown = succeed("tokenizer", "show", "the cat", "--tokenizer", folder, "--json")
+    assert json.loads(shown)["ids"] == sentence[:2].tolist()
 
 
 def saved(transformers, kind: str, folder: Path, **about: object) -> Path:

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -112,3 +113,15 @@ def test_bytes_of_incomplete_characters_are_shown_as_numbers(kind, request):
     assert tokenizer.readable(ids).strip() == "the 中 word"
     assert tokenizer.readable(ids[:second]).strip() == "the \\xe4"
     assert tokenizer.readable(ids[second:]) == "\\xb8\\xad word"
+
+
+@pytest.mark.parametrize("is_of_letters", [False, True])
+def test_pieces_of_a_list_of_words_begin_words_unless_decoding_joins_them(tmp_path, is_of_letters):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "C"]
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({piece: i for i, piece in enumerate(pieces)}, "[UNK]"))
+    if is_of_letters:
+        model.decoder = tokenizers.decoders.Fuse()
+    model.save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.is_word_start()[5:].tolist() == [not is_of_letters] * 2
+    assert loaded.marks_words() is not is_of_letters

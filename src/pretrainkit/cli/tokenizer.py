@@ -151,6 +151,7 @@ def encode(
 
     After an interruption, the same command continues. The shards do not depend on --workers or --engine.
     """
+    from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
     from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 
     settings = EncodeSettings(
@@ -164,7 +165,7 @@ def encode(
     )
     with shown_stages() as progress:
         manifests = encode_corpus(
-            *(inputs, tokenizer, out, settings),
+            *(inputs, tokenizer_beside(tokenizer) or tokenizer, out, settings),
             workers=execution.workers,
             engine=execution.open_engine(),
             progress=progress,
@@ -232,11 +233,12 @@ def show(
     json_output: Json = False,
 ) -> None:
     """Show the sentences of a text and their pieces."""
+    from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
     from pretrainkit.tokenizers.folder import PUNKT_JSON
     from pretrainkit.tokenizers.load import load_tokenizer
     from pretrainkit.tokenizers.sentences import load_splitter
 
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(tokenizer_beside(tokenizer) or tokenizer)
     stored = tokenizer / PUNKT_JSON
     name, parameters = ("punkt", stored) if stored.is_file() else ("none", None)
     sentences = load_splitter(name, parameters, rules=punkt_rules)(text)

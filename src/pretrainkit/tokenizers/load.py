@@ -130,6 +130,10 @@ class Tokenizer(ABC):
         """(V,) True where a piece begins a word or is a control piece; other pieces continue a word."""
         return self._begins_word | self.is_special
 
+    def marks_words(self) -> bool:
+        """True if some pieces show that they begin a word. Letters, and BPE after a split at spaces, have no mark."""
+        return bool(self._begins_word[~self.is_special].any())
+
     def learned_ids(self) -> Ids:
         """Return the ids that may replace a token at random: neither control nor byte pieces."""
         return np.flatnonzero(~(self.is_special | self.is_byte)).astype(np.int32)
@@ -212,7 +216,10 @@ class HuggingFaceTokenizer(Tokenizer):
         self.is_special = np.array([piece in named or index in roles for index, piece in enumerate(self._pieces)])
         has_bytes = content["model"].get("byte_fallback")
         self.is_byte = np.array([bool(has_bytes and _BYTE.fullmatch(piece)) for piece in self._pieces])
-        if self.kind == "wordpiece":
+        if self.kind == "wordlevel":  # pieces are words, or letters, which decoding joins without spaces
+            piece = np.flatnonzero(~self.is_special)[:1].tolist()
+            self._begins_word = np.full(self.vocab_size, self.decode(piece * 2) != self.decode(piece) * 2)
+        elif self.kind == "wordpiece":
             self._begins_word = np.array([not piece.startswith("##") for piece in self._pieces])
         else:
             mark = "Ġ" if self._is_byte_level else "▁"

@@ -147,11 +147,12 @@ def test_config_of_presets_survives_a_round_trip(name):
 
 def test_tokenizer_files_are_copied_and_an_existing_folder_is_left_alone(tmp_path):
     (tmp_path / "tok").mkdir()
-    (tmp_path / "tok/tokenizer.json").write_text("{}")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "tok" / name).write_text("{}")
     config = run_config()
     state = RECIPE.build_model(config).state_dict()
     write_huggingface(state, config.model, tmp_path / "out", tokenizer=tmp_path / "tok")
-    names = ["config.json", "model.safetensors", "tokenizer.json"]
+    names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
     with pytest.raises(InputError, match="exists and is not an empty folder"):
         write_huggingface(state, config.model, tmp_path / "out")

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 import torch
 
+from pretrainkit.errors import InputError
 from pretrainkit.recipes.bert.generate import fill_masks
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -31,6 +32,18 @@ def byte_level(folder: Path, *, lstrip: bool) -> Path:
     return folder
 
 
+def unmarked(folder: Path, model: tokenizers.models.Model, split: str, **parts: tokenizers.decoders.Decoder) -> None:
+    """A tokenizer whose pieces have no mark of the space before them, as people build one for letters or words."""
+    found = tokenizers.Tokenizer(model)
+    found.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex(split), "isolated" if split == "." else "removed"
+    )
+    for name, part in parts.items():
+        setattr(found, name, part)
+    folder.mkdir()
+    found.save(str(folder / "tokenizer.json"))
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("kinds")
@@ -41,6 +54,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         train_tokenizer([words], root / kind, TokenizerSettings(kind=kind, vocab_size=size))
     byte_level(root / "byte-level", lstrip=True)
     byte_level(root / "byte-level-strict", lstrip=False)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = {piece: index for index, piece in enumerate([*special, *"ACGT"])}
+    unmarked(root / "letters", tokenizers.models.WordLevel(letters, "[UNK]"), ".", decoder=tokenizers.decoders.Fuse())
+    threes = {piece: index for index, piece in enumerate([*special, "ACG", "CGT", "GTA"])}
+    unmarked(root / "threes", tokenizers.models.WordLevel(threes, "[UNK]"), " ")
+    unmarked(root / "unmarked", tokenizers.models.BPE(threes, [], unk_token="[UNK]"), " ")
     return {path.name: path for path in root.iterdir() if path.is_dir()}
 
 
@@ -102,9 +121,21 @@ def test_a_byte_level_model_reads_nothing_between_a_word_and_a_mask(folders: dic
     config = run_config()
     assert config.data.max_seq_length == 24
     tokenizer = load_tokenizer(folders[kind])
-    num = 24 - len(tokenizer.encode("the"))
+    num = 22 - len(tokenizer.encode("the"))  # without [CLS] and [SEP]
     assert filled(folders[kind], "the" + " <mask>" * num, "s")["text"] == "the" + "s" * num
     assert filled(folders[kind], "the" + "<mask>" * num, "s")["text"] == "the" + "s" * num
+
+
+def test_a_model_of_letters_reads_no_space_that_the_prompt_does_not_have(folders: dict[str, Path]) -> None:
+    """The space would be an unknown letter, which training never shows. 22 letters and masks fit into 24 tokens."""
+    assert filled(folders["letters"], "ACG<mask>T" * 4 + "AC", "G")["text"] == "ACGGT" * 4 + "AC"
+    with pytest.raises(InputError, match="25 tokens"):
+        filled(folders["letters"], "ACG<mask>T" * 4 + "ACG", "G")
+
+
+@pytest.mark.parametrize("kind", ["threes", "unmarked"])
+def test_the_space_before_a_mask_is_kept_if_pieces_have_no_mark_of_it(folders: dict[str, Path], kind: str) -> None:
+    assert filled(folders[kind], "ACG CGT <mask> ACG", "GTA")["text"] == "ACG CGT GTA ACG"
 
 
 def test_pieces_of_bytes_are_shown_as_text(folders: dict[str, Path]) -> None:

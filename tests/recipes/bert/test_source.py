@@ -364,3 +364,17 @@ def test_examples_of_one_sentence_are_reported_unless_the_order_is_not_trained(f
     assert message.startswith("100 % of the training examples have only one sentence")
     advice = followed(message, "recipes/bert/source.py: … % of the training examples have only one sentence")
     assert "objective.sentence_order=false" in advice
+
+
+@pytest.mark.parametrize(("word_length", "num_reports"), [(5, 0), (200, 1)])
+def test_words_that_are_too_long_to_be_hidden_whole_are_reported(folders, caplog, word_length, num_reports):
+    source = open_bound(run_of(folders["a"]))
+    is_start = np.arange(VOCAB_SIZE) % word_length == 0
+    source.masking = dataclasses.replace(source.masking, is_word_start=is_start)
+    with caplog.at_level(logging.WARNING):
+        source.report_long_words()
+    assert len(caplog.messages) == num_reports
+    for message in caplog.messages:
+        assert "a word has" in message
+        advice = followed(message, "recipes/bert/source.py: objective.mask_unit=whole_word: a word has … tokens")
+        assert "objective.mask_unit=token" in advice

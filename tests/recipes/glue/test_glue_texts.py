@@ -253,6 +253,17 @@ def test_held_out_rows_that_are_trained_on_are_reported(encoder, tmp_path, caplo
         assert f"{expected} have the same texts as rows of data.train" in caplog.text
 
 
+@pytest.mark.parametrize(("num_long", "is_reported"), [(0, False), (4, True)])
+def test_texts_that_are_cut_are_reported_if_they_are_many(encoder, tmp_path, caplog, num_long, is_reported):
+    rows = [{"text": " ".join(WORDS[:3] * (9 if n < num_long else 1)), "label": f"{n % 2}"} for n in range(20)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"data.train={tmp_path}/train.jsonl", "data.texts=text", "data.max_seq_length=16"]
+    config = RECIPE.bind(with_encoder(RECIPE, api.load_config("glue/own", [f"init_from={encoder}", *words]))[0])
+    with caplog.at_level(logging.WARNING):
+        RECIPE.open_data(config, "train")
+    assert ("20 % of the training examples have data.max_seq_length=16 tokens" in caplog.text) == is_reported
+
+
 def test_answers_that_are_not_where_they_should_be_are_reported_and_refused_if_all_are(encoder, tmp_path, caplog):
     path = tmp_path / "train.jsonl"
     words = [f"init_from={encoder}", f"data.train={path}", f"data.valid={path}"]

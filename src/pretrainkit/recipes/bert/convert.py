@@ -34,6 +34,8 @@ from pretrainkit.recipes.bert.config import Activation, AnyModelConfig, BertMode
 from pretrainkit.recipes.bert.model import fresh_heads, is_local
 from pretrainkit.recipes.bert.original import newest_original, read_original
 from pretrainkit.recipes.exchange import TextClassifier
+from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON, write_json
+from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.special import SpecialIds
 
 logger = logging.getLogger(__name__)
@@ -92,8 +94,6 @@ DEFAULT_SPECIAL_IDS = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 
 def special_ids(tokenizer: Path | None) -> SpecialIds:
     """Return the special ids of a tokenizer's folder, or the default ones if it is None."""
-    from pretrainkit.tokenizers.load import load_tokenizer
-
     return DEFAULT_SPECIAL_IDS if tokenizer is None else load_tokenizer(tokenizer).special
 
 
@@ -368,6 +368,11 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, tokenizer: 
         for name in TOKENIZER_FILES:
             if tokenizer is not None and (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, folder / name)
+        if (folder / TOKENIZER_JSON).is_file() and not (folder / CONFIG_JSON).is_file():
+            # The class that AutoTokenizer would choose for the model replaces steps of tokenizer.json.
+            loaded = load_tokenizer(folder)
+            roles = {f"{role}_token": loaded.pieces()[index] for role, index in loaded.special.as_dict().items()}
+            write_json(folder / CONFIG_JSON, {"tokenizer_class": "PreTrainedTokenizerFast", **roles})
 
 
 def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:

@@ -41,13 +41,18 @@ def fill_masks(
             "  import the model with the tokenizer it was trained with: pretrainkit import MODEL --tokenizer FOLDER "
             "--out DIR"
         )
-    # tokenizer.json finds the mask token in text, even next to a word without a space.
+    # tokenizer.json finds the mask token in text, even next to a word without a space, if the file lists it as special.
     with_masks = JsonTokenizer.from_buffer(read_tokenizer_json(tokenizer_folder / "tokenizer.json"))
     with_masks.no_padding()  # some published files ask for rows of one length
     with_masks.no_truncation()
-    return [
-        _fill(config, model, tokenizer, lambda text: with_masks.encode(text).ids, prompt, top) for prompt in prompts
-    ]
+    special = tokenizer.special
+    if special.mask not in with_masks.get_added_tokens_decoder():
+        with_masks.add_special_tokens([tokenizer.pieces()[special.mask]])
+
+    def encode(text: str) -> list[int]:  # the file may add other control tokens than training, or none
+        return [special.cls, *with_masks.encode(text, add_special_tokens=False).ids, special.sep]
+
+    return [_fill(config, model, tokenizer, encode, prompt, top) for prompt in prompts]
 
 
 @torch.no_grad()
@@ -59,8 +64,8 @@ def _fill(
     if not parts:
         raise InputError(f"there is nothing to fill in: {prompt!r}\n  write <mask> in place of a word")
     # Byte-level pieces include the space before a word. Before a mask, the space would become a separate token.
-    blank = "" if tokenizer.word_prefix else " "
-    ids = encode(MASK_WORD.sub(lambda match: f"{blank}{pieces[special.mask]}", prompt))
+    keeps_blank = not tokenizer.word_prefix
+    ids = encode(MASK_WORD.sub(lambda match: match[1] * keeps_blank + pieces[special.mask], prompt))
     places = [place for place, token in enumerate(ids) if token == special.mask]
     if len(ids) > config.data.max_seq_length:
         raise InputError(
@@ -99,6 +104,8 @@ def _word(tokenizer: Tokenizer, index: int, before: str, blank: str) -> str:
     that continues a word is joined to it; a piece that begins a word is separated by a space."""
     shown = _shown(tokenizer, index)
     if not tokenizer.is_word_start()[index]:
+        if not tokenizer.marks_words():  # the piece may begin a word, so the text stays as the user wrote it
+            return blank + shown
         return shown.removeprefix("##") if tokenizer.kind == "wordpiece" else shown
     word = shown.removeprefix(" ")
     has_blank = word != shown  # otherwise a space is added if the piece would be encoded differently without it

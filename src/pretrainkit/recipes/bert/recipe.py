@@ -72,6 +72,7 @@ class Bert(
 
     def check_new_run(self, config: BertRun, source: Any) -> None:
         source.report_single_sentences()
+        source.report_long_words()
 
     def bind(self, config: BertRun) -> BertRun:
         from pretrainkit.recipes.bert.source import bind

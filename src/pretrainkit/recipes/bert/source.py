@@ -132,6 +132,24 @@ class BertSource(BatchSource):
                 100 * (1 - share),
             )
 
+    def report_long_words(self) -> None:
+        """Report words that are too long to be hidden whole: text without spaces, or a tokenizer whose pieces do not
+        mark the beginnings of words."""
+        is_start = self.masking.is_word_start
+        if is_start is None:
+            return
+        records = Records.of_first_epoch(range(min(256, len(self.components[0].chunks))))
+        _, text = self._segments(records, records.key)
+        mean_length = len(text) / max(len(records), int(is_start[text].sum()))
+        if mean_length > self.config.num_predictions:
+            _log.warning(
+                "objective.mask_unit=whole_word: a word has %.0f tokens on average, more than the %d that are "
+                "predicted in an example, so mostly the first tokens of an example are predicted\n"
+                "  set objective.mask_unit=token, or span",
+                mean_length,
+                self.config.num_predictions,
+            )
+
     def lengths(self, records: Records) -> NDArray[np.int64]:
         lengths_B = np.empty(len(records), np.int64)
         for component, own in records.by_component(self.components):

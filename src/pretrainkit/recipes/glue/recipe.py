@@ -38,6 +38,7 @@ from pretrainkit.recipes.glue.source import (
     open_texts,
     read_place,
     report_copies,
+    report_full,
     report_misplaced,
     rows_of,
     task_of,
@@ -194,6 +195,7 @@ class Glue(
         source = open_texts(config, self._reader(config), splits)
         if split == "train":
             report_copies(source, config)
+            report_full(source, config)
             report_misplaced(source)
         return source
 

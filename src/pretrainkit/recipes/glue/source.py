@@ -38,6 +38,7 @@ KINDS: Mapping[Kind, type[Labelled]] = {
 
 NO_TEXTS = ("index", "truth", "id", "num_skipped")
 """Fields of rows that are not texts."""
+_MANY_FULL = 0.1
 _logger = logging.getLogger(__name__)
 
 
@@ -70,6 +71,10 @@ class TextSource(BatchSource):
 
     def lengths(self, records: Records) -> Ints:
         return self._lengths[self.indices(records)]
+
+    def share_of_length(self, length: int) -> float:
+        """Return the share of the examples with at least `length` tokens."""
+        return float((self._lengths >= length).mean())
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """Return the encoder's input, one example after another, with `cu_seqlens` (B + 1,) and `lengths` (B,) int32,
@@ -151,6 +156,18 @@ def report_copies(train: TextSource, config: GlueRun) -> None:
             "%s of the %s held-out rows have the same texts as rows of data.train, so the metrics are too good; leave "
             "them out of data.train or data.valid",
             *(f"{num:,}", f"{len(held_out):,}"),
+        )
+
+
+def report_full(train: TextSource, config: GlueRun) -> None:
+    """Log a warning if many training texts are as long as an example may be, so most of them were cut."""
+    length = config.data.max_seq_length
+    share = train.share_of_length(length)
+    if isinstance(train.examples, TextExamples) and share >= _MANY_FULL:
+        _logger.warning(
+            "%.0f %% of the training examples have data.max_seq_length=%d tokens; longer texts are cut at their end\n"
+            "  raise data.max_seq_length, if the encoder was trained on longer texts",
+            *(100 * share, length),
         )
 
 
