@@ -4,7 +4,9 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import re
+from contextlib import chdir
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import yaml
 from PIL import Image
 
 import pretrainkit as pk
+from pretrainkit.config.loader import flatten
 from pretrainkit.exporting.card import write_card
 from pretrainkit.files.hub import Hub, StoredFile
 from pretrainkit.recipes.registry import find_recipe
@@ -142,6 +145,21 @@ def test_cells_of_a_card_may_have_any_name_and_no_number(tmp_path):
     summary.write_text(json.dumps({**json.loads(summary.read_bytes()), "valid_a|b": None}))
     pk.export(tmp_path / "run", "safetensors", tmp_path / "out")
     assert "| a\\|b | not finite |" in (tmp_path / "out/README.md").read_text("utf-8")
+
+
+def test_an_export_of_our_own_names_no_path_of_the_machine_and_trains_on(tmp_path):
+    copy("bert", tmp_path / "run")
+    started = ["init_from=run", "num_steps=1", "data.valid=[]"]
+    with chdir(tmp_path):
+        pk.train(pk.load_config("run/config.yaml", started), "second", device="cpu")
+        pk.export("second", "safetensors", "out")
+    tree = yaml.safe_load((tmp_path / "out/config.yaml").read_text("utf-8"))
+    texts = [value for value in flatten(tree).values() if isinstance(value, str)]
+    assert not [text for text in texts if os.path.isabs(text)]
+    assert (tree["data"]["train"], tree["data"]["valid"], tree["init_from"]) == ([], [], None)
+    data = pk.load_config(tmp_path / "run/config.yaml").data.train[0].path
+    words = [f"init_from={tmp_path / 'out'}", f"data.train={data}", "num_steps=1"]
+    pk.train(pk.load_config(tmp_path / "out/config.yaml", words), tmp_path / "third", device="cpu")
 
 
 def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):

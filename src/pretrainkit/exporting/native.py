@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.exporting.safetensors import write_tensors
-from pretrainkit.exporting.settings import SETTINGS, write_settings
+from pretrainkit.exporting.settings import SETTINGS, shared_config, write_settings
 from pretrainkit.files.outputs import new_folder
 from pretrainkit.rendering.folder import copy_renderer, is_renderer
 from pretrainkit.tokenizers.folder import copy_tokenizer
@@ -27,7 +27,9 @@ def write_native(
     """Write a model with its config and its tokenizer or renderer to the new folder `out`. Raises InputError if `out`
     exists or cannot be written."""
     with new_folder(out) as folder:
-        (folder / "config.yaml").write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
+        # open_clip finds the text encoder of an export by the path or name in the model's config.
+        values = {**shared_config(config), "model": config.model.model_dump(mode="json")}
+        (folder / "config.yaml").write_text(dump_yaml(values), encoding="utf-8")
         write_tensors(folder / WEIGHTS, model.state_dict())
         write_settings(folder / SETTINGS, config, trained_length)
         if tokenizer is not None and is_renderer(tokenizer):

@@ -42,18 +42,22 @@ class Settings:
 
 def write_settings(path: Path, config: RunConfig, trained_length: int | None) -> None:
     """Write the settings of a bound run to `path`, in the folder of an export or beside its single file."""
-    data = config.data.model_copy(update={"train": (), "valid": ()})
-    # Another run that continues from the export has its own start and data.
-    start = {"init_from": None, "init": InitConfig(), "first_step": 0}
-    kept = without_paths(config.model_copy(update={"data": data, **start}))
     values = {
         "format": _FORMAT,
         "trained_length": trained_length,
         "config.json": _digest(path.with_name("config.json")),
-        "config": kept.model_dump(mode="json"),
+        "config": shared_config(config),
         "held_out": _held_out(config),
     }
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def shared_config(config: RunConfig) -> dict[str, Any]:
+    """Return the values of a run's config without its data, its start and paths of its machine: a run that continues
+    from an export has its own."""
+    data = config.data.model_copy(update={"train": (), "valid": ()})
+    start = {"init_from": None, "init": InitConfig(), "first_step": 0}
+    return without_paths(config.model_copy(update={"data": data, **start})).model_dump(mode="json")
 
 
 def read_settings(path: Path) -> Settings | None:

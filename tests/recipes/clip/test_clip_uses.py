@@ -42,8 +42,7 @@ def world(tmp_path_factory):
     words = ["a", "red", "blue", "green", "small", "large", "circle", "square", "on", "the", "of", "left", "above"]
     (root / "words.tsv").write_text("".join(f"{word}\t5\n" for word in words))
     train_tokenizer([root / "words.tsv"], root / "tok", TokenizerSettings(kind="wordpiece", vocab_size=60))
-    valid = f"data.valid={root}/sets/single,{root}/sets/pairs"
-    config = api.load_config("clip/tiny", [*SETTINGS, valid, f"data.tokenizer={root}/tok", "model.text.vocab_size=60"])
+    config = api.load_config("clip/tiny", [*SETTINGS, f"data.tokenizer={root}/tok", "model.text.vocab_size=60"])
     write_native(config, api.build_model(config), root / "tok", root / "exp")
     from PIL import Image
 
@@ -59,7 +58,7 @@ def world(tmp_path_factory):
 def test_an_export_is_evaluated_on_each_set_by_name(world):
     (world / "tok").rename(world / "moved")  # the copy beside the model is enough
     try:
-        found = api.evaluate(world / "exp", device="cpu")
+        found = api.evaluate(world / "exp", f"{world}/sets/single,{world}/sets/pairs", device="cpu")
     finally:
         (world / "moved").rename(world / "tok")
     assert found["RSUM"] == pytest.approx((found["single_RSUM"] + found["pairs_RSUM"]) / 2)
@@ -150,8 +149,9 @@ def test_the_image_tower_is_probed(world):
 
 def test_samples_for_the_report_are_retrieved_pairs(world):
     opened = api.open_model(world / "exp")
-    source = RECIPE.open_data(opened.config, "valid")
-    samples = RECIPE.sample(opened.config, opened.model, source, 6)
+    places = [f"data.valid={world}/sets/single,{world}/sets/pairs", f"data.tokenizer={world}/tok"]
+    config = api.load_config(world / "exp/config.yaml", places)
+    samples = RECIPE.sample(config, opened.model, RECIPE.open_data(config, "valid"), 6)
     assert len(samples) == 6
     pictures = [
         one["image"]
@@ -168,4 +168,4 @@ def test_samples_for_the_report_are_retrieved_pairs(world):
 
 def test_captions_beyond_the_models_positions_are_refused_before_evaluating(world):
     with pytest.raises(ConfigError, match="the text tower has 32 positions"):
-        api.evaluate(world / "exp", None, ["data.max_length=500"], device="cpu")
+        api.evaluate(world / "exp", f"{world}/sets/single", ["data.max_length=500"], device="cpu")
