@@ -8,10 +8,11 @@ import pytest
 import pretrainkit
 from pretrainkit.api import resolve_config
 from pretrainkit.errors import InputError
+from support import SUPPORT, remedies
 from support import page_data as data
-from support import remedies
 from support.page_data import BERT, copy
 from support.page_runner import run_here, within
+from support.warm_python import run_warm
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +88,15 @@ def test_a_number_of_steps_and_hours_exclude_each_other(folder):
     assert "remove num_steps" in advice
     assert run_here([*command, "num_steps=2", "schedule.num_warmup_steps=1"]).code == 0
     assert run_here([*command[:-1], "other", "--hours", str(HOURS)]).code == 0
+
+
+def test_a_warning_of_the_trial_is_not_printed_again_by_the_run(folder):
+    copy("bert", folder / "bert")
+    start = ["init_from=bert", "init.unexpected=ignore", "objective.sentence_order=false"]
+    words = ["train", *WORDS, *start, "--hours", str(HOURS), "--out", "run"]
+    ended = run_warm(SUPPORT / "one_command.py", *words)  # a process that has no log handler of pytest
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("tensors of the checkpoint are not used") == 1
 
 
 def test_hours_are_of_one_process(folder, monkeypatch):

@@ -303,6 +303,13 @@ def _root(
     """From raw data to an evaluated, exported model trained from scratch."""
 
 
+def _is_new(text: str, seen: set[str]) -> bool:
+    """Return True, and remember the text, if it is seen for the first time."""
+    is_new = text not in seen
+    seen.add(text)
+    return is_new
+
+
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad input or config, 130 interrupted (state saved)."""
     # OpenMP threads that busy-wait for long block the cores: on a busy machine, steps were 3 to 6 times slower. Threads
@@ -315,6 +322,9 @@ def main() -> None:
     # Characters that the encoding of standard output lacks are escaped, as on standard error.
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
+    if logging.lastResort is not None:  # prints warnings; a trial or a plan may find what the run finds again
+        printed = set[str]()
+        logging.lastResort.filters = [lambda record: _is_new(record.getMessage(), printed)]
     try:
         app(prog_name="pretrainkit")
     except PretrainKitError as error:
