@@ -165,6 +165,12 @@ def test_tables_of_captions_are_recognized_by_their_columns(tmp_path, name):
     assert found.captions == {f"{n:03}.png": [pair_sets.caption(n)] * 2 for n in range(3)}
 
 
+def test_a_table_of_captions_with_semicolons_is_read(tmp_path):
+    photos = put_photos(tmp_path / "photos", 1)
+    (photos / "captions.csv").write_text("image;caption\n000.png;one, two\n")
+    assert find_loose_pairs(str(photos)).captions == {"000.png": ["one, two"]}
+
+
 def test_captions_are_read_from_json_lines_and_beside_the_images(tmp_path):
     photos = put_photos(tmp_path / "photos", 4)
     rows = [{"image": "000.png", "caption": ["one", "two"]}, {"image": "deep/001.png", "caption": "three"}]
@@ -267,7 +273,7 @@ def test_a_broken_table_of_a_set_is_not_replaced_by_another_one(tmp_path):
     """The captions of the held-out images would become those to train on."""
     for broken in PARTS:
         page_data.put_pairs(tmp_path / broken)
-        (tmp_path / broken / f"{broken}_anno.csv").write_text("image;image_id;caption;caption_id\n1.png;1;a, b;1\n")
+        (tmp_path / broken / f"{broken}_anno.csv").write_text("image,image_id,caption,caption_id\n1.png,1,a, b,1\n")
         with pytest.raises(DataError, match=f"{broken}_anno.csv cannot be read"):
             new_project("clip", [tmp_path / broken], tmp_path / "made", hours=None)
 

@@ -14,6 +14,8 @@ def test_every_kind_of_file_gives_its_rows(tmp_path):
     (tmp_path / "a.TSV").write_text("x\ty\n1\t2\n")
     (tmp_path / "a.csv").write_text('\nx,y\n"1, ""one""\nmore",2\n\n"",3\n', "utf-8-sig")
     (tmp_path / "sheet.csv").write_text("x,,\n1,,\n")
+    (tmp_path / "german.csv").write_text('\nx;y\n1,5;"a;\tb"\n')
+    (tmp_path / "tabs.csv").write_text("x\ty\n1,5\ta;b\n")
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.write(json.dumps({"x": [1, 2]}) + "\n")
     found = {}
@@ -25,6 +27,8 @@ def test_every_kind_of_file_gives_its_rows(tmp_path):
         "a.TSV": [{"x": "1", "y": "2"}],
         "a.csv": [{"x": '1, "one"\nmore', "y": "2"}, {"x": "", "y": "3"}],
         "sheet.csv": [{"x": "1", "": ""}],
+        "german.csv": [{"x": "1,5", "y": "a;\tb"}],
+        "tabs.csv": [{"x": "1,5", "y": "a;b"}],
         "a.jsonl.gz": [{"x": [1, 2]}],
     }
 
@@ -33,6 +37,7 @@ def test_every_kind_of_file_gives_its_rows(tmp_path):
     ("content", "reason"),
     [
         (b"x,y\n1,2\n\n3,4,5\n", r"line 4 of .*a\.csv has 3 fields instead of 2"),
+        (b"x;y\n1;2;3\n", r"line 2 of .*a\.csv has 3 fields instead of 2\n  put fields with ';' in quotation marks"),
         (b"x,y,x\n1,2,3\n", r"a\.csv has the column 'x' twice"),
         (b'x,y\n"1,2\n', r"a\.csv cannot be read as CSV: unexpected end of data"),
         ("x,y\né,2\n".encode("latin-1"), r"a\.csv cannot be read as CSV: 'utf-8' codec"),

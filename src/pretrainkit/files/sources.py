@@ -574,6 +574,12 @@ def utf8_text(content: bytes) -> str:
     return str(content, "utf-8-sig")
 
 
+def delimiter_of(header: str) -> str:
+    """Return the separator of a table by its line of column names: a comma, otherwise a semicolon or a tab, which
+    spreadsheets write in countries with decimal commas."""
+    return next((mark for mark in ",;\t" if mark in header), ",")
+
+
 def too_large(address: str, has: str) -> DataError:
     """Return the error for a line or book that is probably not text; a small compressed file can expand to any size."""
     return DataError(

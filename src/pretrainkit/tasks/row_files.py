@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.sources import utf8_text
+from pretrainkit.files.sources import delimiter_of, utf8_text
 from pretrainkit.tasks.record_sources import TextRecords
 from pretrainkit.tasks.sources import (
     Example,
@@ -42,19 +42,23 @@ may begin with the word #."""
 
 class Csv(FilesInMemory):
     """Rows of tables with commas between the columns and the names of columns first, as in RFC 4180: fields in
-    quotation marks may have commas and line ends. All values are strings."""
+    quotation marks may have commas and line ends. If the names have no commas between them, the columns are separated
+    by semicolons or tabs. All values are strings."""
 
     def _read(self, content: bytes, path: str) -> list[Example]:
         rows: list[Example] = []
         try:
-            reader = csv.reader(io.StringIO(utf8_text(content), newline=""), strict=True)
+            text = io.StringIO(utf8_text(content), newline="")
+            delimiter = delimiter_of(next((line for line in text if line.strip()), ""))
+            text.seek(0)
+            reader = csv.reader(text, delimiter=delimiter, strict=True)
             lines = filter(None, reader)  # without empty ones
             names = different_names(next(lines, []), path)
             for fields in lines:
                 if len(fields) != len(names):
                     raise DataError(
                         f"line {reader.line_num} of {path} has {len(fields)} fields instead of {len(names)}\n"
-                        "  put fields with commas in quotation marks, or write the rows as .jsonl"
+                        f"  put fields with {delimiter!r} in quotation marks, or write the rows as .jsonl"
                     )
                 rows.append(dict(zip(names, fields, strict=True)))
         except (ValueError, csv.Error) as error:

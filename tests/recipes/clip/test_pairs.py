@@ -1,5 +1,6 @@
 """The same pairs out of every format."""
 
+import csv
 import json
 import logging
 import shutil
@@ -50,6 +51,17 @@ def test_captions_with_commas_quotes_and_line_breaks_are_whole(tmp_path):
     told = [{**row, "caption": text} for row, text in zip(rows(4, 1), texts)]
     pairs = opened(write_csv_set(tmp_path / "s", "train", told))
     assert [pairs.caption(row) for row in range(4)] == [text.strip() for text in texts]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_table_with_semicolons_or_tabs_is_read_by_its_header(delimiter, tmp_path):
+    texts = ["a dog, running", f'one{delimiter}"two"\nlines']
+    folder = write_csv_set(tmp_path / "s", "train", rows(2, 1))
+    with open(folder / "train_anno.csv", "w", newline="") as file:
+        table = [("image", "caption"), *((row["image"], text) for row, text in zip(rows(2, 1), texts))]
+        csv.writer(file, delimiter=delimiter).writerows(table)
+    pairs = opened(folder)
+    assert [pairs.caption(row) for row in range(2)] == texts
 
 
 def test_training_needs_image_and_caption_only_and_evaluation_the_ids(tmp_path):

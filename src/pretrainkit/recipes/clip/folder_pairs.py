@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from pretrainkit.errors import DataError, MissingSplitError
-from pretrainkit.files.sources import explained_table_errors
+from pretrainkit.files.sources import delimiter_of, explained_table_errors
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
     BadImage,
@@ -106,7 +106,9 @@ def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
 
 def _csv_table(path: Path) -> pa.Table:
     try:
-        options = csv.ParseOptions(newlines_in_values=True)
+        with open(path, encoding="utf-8-sig") as file:
+            delimiter = delimiter_of(file.readline())
+        options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         with csv.open_csv(path, parse_options=options) as reader:
             names = reader.schema.names
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -114,7 +116,7 @@ def _csv_table(path: Path) -> pa.Table:
         as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False)
         table = csv.read_csv(path, parse_options=options, convert_options=as_text)
         if any(pc.any(pc.match_substring(column, "\n")).as_py() for column in table.columns):
-            _check_quotes(path)
+            _check_quotes(path, delimiter)
         return table
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, UnicodeDecodeError) as error:
         raise DataError(
@@ -123,11 +125,11 @@ def _csv_table(path: Path) -> pa.Table:
         ) from error
 
 
-def _check_quotes(path: Path) -> None:
+def _check_quotes(path: Path, delimiter: str) -> None:
     """Raise ArrowInvalid if a quotation mark within a value may have joined several rows into one, which Arrow's reader
     does not notice."""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = strict_csv.reader(file, strict=True)
+        rows = strict_csv.reader(file, delimiter=delimiter, strict=True)
         try:
             for _ in rows:
                 pass

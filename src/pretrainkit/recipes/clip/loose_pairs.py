@@ -15,7 +15,7 @@ from typing import Any
 
 from pretrainkit.corpus.survey import LeftOut
 from pretrainkit.errors import DataError
-from pretrainkit.files.sources import files_below, utf8_text
+from pretrainkit.files.sources import delimiter_of, files_below, utf8_text
 from pretrainkit.images.decode import IMAGE_SUFFIXES
 
 IMAGE_COLUMNS = ("image", "filepath", "file_name", "filename", "image_path", "image_name", "path")
@@ -119,7 +119,8 @@ def _rows(folder: str, table: str, broken: list[str]) -> Iterable[tuple[str, str
 
 def _table_rows(file: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
     lines = list(file)
-    read = partial(csv.DictReader, delimiter="\t" if table.lower().endswith(".tsv") else ",", strict=True)
+    delimiter = "\t" if table.lower().endswith(".tsv") else delimiter_of(lines[0] if lines else "")
+    read = partial(csv.DictReader, delimiter=delimiter, strict=True)
     reader = read(lines)
     try:
         names = reader.fieldnames or ()
