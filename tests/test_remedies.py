@@ -143,6 +143,7 @@ CASES = [
     Case(f"{T5_TRAIN} model.vocab_size=300", r"model.vocab_size=\d+"),
     Case(f"{T5_TRAIN} data.packed_rows=8", "data.packing=true", {"-": "data.packed_rows=8"}),
     Case(f"{T5_TRAIN} data.denoising.name=lm", "model.kind=decoder_only model.num_encoder_layers=null", {}),
+    Case(f"{T5_TRAIN} optimizer.name=adafactor optimizer.adafactor.step_offset=5", "optimizer.adafactor.step_offset=0"),
     Case(f"{T5_TRAIN} precision.compute=float16", "float32", {"float32": "precision.compute=float32"}),
     Case(
         "infer t5 --input content.jsonl --max-length 3 --out {out}",

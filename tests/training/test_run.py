@@ -4,8 +4,8 @@ import pytest
 
 from pretrainkit.config.base import Config
 from pretrainkit.training.data_config import DataConfig
-from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
-from pretrainkit.training.run import RunConfig
+from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import InitConfig, RunConfig
 
 
 def run(num_steps: int | None = 100, **schedule) -> RunConfig:
@@ -61,3 +61,10 @@ def test_a_run_must_set_its_length() -> None:
 def test_two_lengths_of_the_warm_up_are_refused() -> None:
     found = run(num_warmup_steps=10, warmup_share=0.1).problems()
     assert any("num_warmup_steps=10" in problem and "warmup_share=0.1" in problem for problem in found)
+
+
+def test_a_new_state_of_adafactor_has_no_earlier_updates() -> None:
+    optimizer = OptimizerConfig(name="adafactor", peak_lr=1e-3, adafactor=AdafactorConfig(step_offset=50))
+    config = run().changed(optimizer=optimizer, init_from="earlier")
+    assert [problem for problem in config.problems() if "optimizer.adafactor.step_offset=50" in problem]
+    assert not config.changed(init=InitConfig(restore="all")).problems()

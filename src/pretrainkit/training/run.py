@@ -325,6 +325,13 @@ class RunConfig(Config):
                 "init.restore=all continues with a complete state, so names and shapes cannot differ\n"
                 "  leave out init.rename, grow, missing, unexpected and averaged, or set init.restore=weights"
             )
+        second = self.optimizer.adafactor.step_offset if self.optimizer.name == "adafactor" else 0
+        if second and init.restore != "all":
+            yield (
+                f"optimizer.adafactor.step_offset={second}, but the optimizer starts without the state of earlier "
+                "updates, which are therefore not counted\n"
+                "  leave it out: optimizer.adafactor.step_offset=0, or set init.restore=all"
+            )
         offset, total = self.schedule.step_offset, self.num_steps if self.num_extra_steps is None else None
         if total is not None and self.first_step >= total:
             yield (

@@ -8,6 +8,7 @@ from typer.main import get_command
 from pretrainkit import api
 from pretrainkit.cli.main import app_of
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from support.command_line import refused, succeed
 from support.remedies import followed
 
@@ -183,6 +184,86 @@ def test_a_run_from_a_checkpoint_counts_on_from_its_step(files):
     assert (found.config.first_step, found.config.num_extra_steps, found.config.num_steps) == (30_000, 20_000, None)
 
 
+def test_a_run_from_a_checkpoint_of_mesh_tensorflow_counts_on_too(files):
+    settings = [
+        "MODEL_DIR=x",
+        "TRAIN_STEPS=1_020_000",
+        "RestoreCheckpointConfig.path=['gs://small/model.ckpt-1000000']",
+    ]
+    found = api.import_config(files / "mine.gin", "t5", settings, 1)
+    assert found.weights_command[1:6] == ("gs://small/model.ckpt-1000000", "--recipe", "t5", "--format", "mesh_tf")
+    assert (found.config.first_step, found.config.num_extra_steps) == (1_000_000, 20_000)
+
+
+def test_a_run_needs_the_step_of_one_checkpoint(files):
+    setting = "RestoreCheckpointConfig.path={}"
+    told = refused("config", "import", files / "mine.gin", "MODEL_DIR=x", setting.format("gs://models/small"))
+    assert "gs://models/small does not end in the step" in told
+    told = refused("config", "import", files / "mine.gin", "MODEL_DIR=x", setting.format("['a', 'b']"))
+    assert "RestoreCheckpointConfig.path = ['a', 'b']" in told
+    assert "give one path" in told
+
+
+def test_the_second_moments_of_a_checkpoint_are_not_counted(files):
+    settings = ["MODEL_DIR=x", "adafactor.Adafactor.step_offset=30_000"]
+    found = api.import_config(
+        files / "mine.gin", "t5", [*settings, "RestoreCheckpointConfig.path=gs://models/checkpoint_30000"], 1
+    )
+    assert found.config.optimizer.adafactor.step_offset == 0
+    assert "Adafactor.step_offset" in found.without_effect
+
+
+def test_held_out_data_is_the_split_of_the_file(files):
+    config = api.import_config(files / "mine.gin", None, ["MODEL_DIR=x"], 1).config
+    assert (config.data.valid_split, config.data.held_out_share) == ("validation", None)
+    settings = ["MODEL_DIR=x", "train_eval/utils.DatasetConfig.split=test"]
+    assert api.import_config(files / "mine.gin", None, settings, 1).config.data.valid_split == "test"
+
+
+def test_another_learning_rate_is_refused(files):
+    told = refused("config", "import", files / "mine.gin", "MODEL_DIR=x", "trainer.Trainer.learning_rate_fn=@my.rates")
+    assert "trainer.Trainer.learning_rate_fn = @my.rates" in told
+
+
+SAMPLE = "models.EncoderDecoderModel.decode_fn=@decoding.temperature_sample"
+BEAMS = "models.EncoderDecoderModel.predict_batch_with_aux.num_decodes=4"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], {"num_beams": 1}),
+        ([BEAMS], {"num_beams": 4}),
+        (
+            ["models.EncoderDecoderModel.decode_fn=@decoding.beam_search", "decoding.beam_search.alpha=1.5", BEAMS],
+            {"num_beams": 4, "alpha": 1.5},
+        ),
+        ([SAMPLE], {}),
+        ([SAMPLE, "decoding.temperature_sample.temperature=0.0", "decoding.temperature_sample.topk=5"], {}),
+        ([SAMPLE, "decoding.temperature_sample.topk=20"], {"temperature": 1.0, "top_k": 20}),
+        (
+            [SAMPLE, "decoding.temperature_sample.topk=0", "decoding.temperature_sample.topp=0.9"],
+            {"temperature": 1.0, "top_k": 0, "top_p": 0.9},
+        ),
+    ],
+)
+def test_decoding_is_that_of_t5x_whose_default_is_a_search_with_one_beam(files, settings, expected):
+    (files / "infer.gin").write_text(INFER)
+    found = api.import_config(files / "infer.gin", None, ["infer.mode=predict", *settings], 1).command
+    decoding = {**dict.fromkeys(["beams", "alpha", "temperature", "top-k", "top-p"])}
+    given = {name: found[found.index(f"--{name}") + 1] for name in decoding if f"--{name}" in found}
+    assert given == {name.removeprefix("num_").replace("_", "-"): str(value) for name, value in expected.items()}
+    dataset = "train.infer_eval_dataset_cfg=@infer_eval/utils.DatasetConfig()"
+    config = api.import_config(files / "mine.gin", None, ["MODEL_DIR=x", dataset, *settings], 1).config
+    method = "beam" if "num_beams" in expected else "sample" if expected else "greedy"
+    assert config.evaluate.infer.decoding == DecodingConfig(method=method, **expected)
+
+
+def test_several_samples_of_t5x_are_refused(files):
+    told = refused("config", "import", files / "mine.gin", "MODEL_DIR=x", SAMPLE, BEAMS)
+    assert "models.EncoderDecoderModel.decode_fn = @decoding.temperature_sample" in told
+
+
 def test_evaluation_becomes_a_command(files):
     (files / "eval.gin").write_text(
         """
@@ -203,6 +284,7 @@ def test_evaluation_becomes_a_command(files):
     found = api.import_config(files / "eval.gin", None, [], 1)
     expected = ("data.task=glue_v002_proportional", "data.valid_split=test", "data.held_out_share=null")
     expected += ("evaluate.infer.batch_size=32",)
+    expected += ("evaluate.infer.decoding.method=beam", "evaluate.infer.decoding.num_beams=1")
     assert found.command == ("evaluate", "imported", *expected)
     assert found.weights_command[1] == "models/checkpoint_5"
 

@@ -261,10 +261,10 @@ class _Reader:
             "data": self._data(batch_size),
             "precision": self._precision(),
         }
+        updates |= self._start()
         updates["optimizer"], updates["schedule"] = self._optimizer()
         updates["evaluate"] = self._evaluate(batch_size)
         updates["checkpoint"] = self._checkpoint()
-        updates |= self._steps()
         self._refuse_the_rest(path)
         config: T5Run = PRESETS["1.1-small"]().changed(**updates)
         return ImportedConfig(
@@ -310,7 +310,11 @@ class _Reader:
         name = chosen.name if isinstance(chosen, Reference) else str(chosen)
         if name in ("Adafactor", "None"):
             schedule, peak = self._schedule()
-            return {"adafactor": self._taken("Adafactor", _ADAFACTOR), "peak_lr": peak}, schedule
+            adafactor = self._taken("Adafactor", _ADAFACTOR)
+            if self._weights and adafactor.pop("step_offset", 0):
+                reason = "the optimizer's state of a checkpoint is not imported, so it is counted from the first update"
+                self._without_effect["Adafactor.step_offset"] = reason
+            return {"adafactor": adafactor, "peak_lr": peak}, schedule
         line = named.line if named is not None else ""
         parts = [chosen]
         if name == "chain":
@@ -341,6 +345,9 @@ class _Reader:
 
     def _schedule(self) -> tuple[dict[str, Any], float]:
         owner = "create_learning_rate_scheduler"
+        function = self._gin.bindings.get(("", "Trainer", "learning_rate_fn"))
+        if function is not None and self._gin.resolved(function.value, function.line) != Reference(owner):
+            self._unknown.append(function.line)
         values = dict(_DEFAULTS[owner]) | self._taken(owner, _SCHEDULE)
         factors = self._take(owner, "factors", default="constant * linear_warmup * rsqrt_decay")
         values["factors"] = tuple(part.strip() for part in factors.split("*"))
@@ -357,6 +364,7 @@ class _Reader:
         data |= self._taken("DatasetConfig", {"split": "train_split", "pack": "packing"}, "train")
         if batch_size is not None:
             data["batch_size"] = batch_size
+        data |= self._taken("DatasetConfig", {"split": "valid_split"}, "train_eval") | {"held_out_share": None}
         if (modules := self._take("DatasetConfig", "module", "train")) is not None:
             data["modules"] = (modules,) if isinstance(modules, str) else tuple(modules)
         if not self._take("DatasetConfig", "shuffle", "train", default=True):
@@ -378,7 +386,7 @@ class _Reader:
         held_out = self._take("DatasetConfig", "batch_size", "train_eval", default=batch_size)
         if (steps := self._take("train", "eval_steps")) is not None and held_out:
             evaluate["num_examples"] = steps * held_out
-        for argument in ("mixture_or_task_name", "task_feature_lengths", "split", "shuffle", "pack", "module"):
+        for argument in ("mixture_or_task_name", "task_feature_lengths", "shuffle", "pack", "module"):
             self._same_as_training("train_eval", argument)
         return evaluate | {"infer": self._infer()}
 
@@ -389,12 +397,28 @@ class _Reader:
         infer |= self._taken("DatasetConfig", {"split": "split", "batch_size": "batch_size"}, "infer_eval")
         infer |= self._taken("Evaluator", {"num_examples": "num_examples"})
         infer |= self._taken("JSONLogger", {"write_n_results": "num_written"})
-        beams = self._take("models.EncoderDecoderModel.predict_batch_with_aux", "num_decodes", default=1)
-        if beams > 1:
-            infer["decoding"] = {"method": "beam", "num_beams": beams}
+        infer["decoding"] = self._decoding()
         for argument in ("mixture_or_task_name", "shuffle", "pack", "module"):
             self._same_as_training("infer_eval", argument)
         return None if wanted is None else infer
+
+    def _decoding(self) -> dict[str, Any]:
+        """Return the settings of decoding. T5X's default is a search with one beam, which may end earlier than greedy
+        decoding."""
+        beams = self._take("models.EncoderDecoderModel.predict_batch_with_aux", "num_decodes", default=1)
+        named = self._left.pop(("", "EncoderDecoderModel", "decode_fn"), None)
+        function = "beam_search" if named is None else self._gin.resolved(named.value, named.line)
+        name = function.name if isinstance(function, Reference) else function
+        if name == "beam_search":
+            alpha = {} if named is None else self._taken(name, {"alpha": "alpha"})
+            return {"method": "beam", "num_beams": beams, **alpha}
+        given = {"temperature": 1.0, "top_k": 1} | self._taken(
+            "temperature_sample", {"temperature": "temperature", "topk": "top_k", "topp": "top_p"}
+        )
+        if named is not None and (name != "temperature_sample" or beams != 1):
+            self._unknown.append(named.line)
+        is_greedy = given["top_k"] == 1 or not given["temperature"]
+        return {"method": "greedy"} if is_greedy else {"method": "sample", **given}
 
     def _same_as_training(self, scope: str, argument: str) -> None:
         """Remove a setting of held-out data that equals that of training, or does not affect a sum over examples."""
@@ -413,20 +437,39 @@ class _Reader:
         keep = self._take("SaveCheckpointConfig", "keep")
         return {"every_steps": period} | ({"keep_every_steps": period} if keep is None else {"keep_last": keep})
 
-    def _steps(self) -> dict[str, Any]:
+    def _start(self) -> dict[str, Any]:
         """Return the number of updates, the seed, and the weights to start from."""
         total, relative = self._take("train", "total_steps"), self._take("train", "relative_steps")
-        path = self._take("RestoreCheckpointConfig", "path")
         updates: dict[str, Any] = {"num_steps": total}
         if (seed := self._take("train", "random_seed")) is not None:
             updates["seed"] = seed
-        self._weights: tuple[str, ...] = ()
-        if path:
-            first = int(number[1]) if (number := re.search(r"checkpoint_(\d+)/?$", path)) else 0
+        self._weights = self._import_of_checkpoint()
+        if self._weights:
+            path = self._weights[1]
+            number = re.search(r"(?:checkpoint_|model\.ckpt-)(\d+)/?$", path)
+            if number is None:
+                raise ConfigError(
+                    f"the path {path} does not end in the step of its checkpoint, from which a run continues\n"
+                    "  give it as in INITIAL_CHECKPOINT_PATH=FOLDER/checkpoint_1000000"
+                )
+            first = int(number[1])
             updates |= {"init_from": "imported", "first_step": first, "num_steps": None}
             updates["num_extra_steps"] = relative or total - first
-            self._weights = ("import", path, "--recipe", "t5", "--format", "t5x", "--out", "imported")
         return updates
+
+    def _import_of_checkpoint(self) -> tuple[str, ...]:
+        """Return the command that imports the weights of the file, empty if it names none."""
+        binding = self._left.get(("", "RestoreCheckpointConfig", "path"))
+        path = self._take("RestoreCheckpointConfig", "path")
+        if isinstance(path, list | tuple):
+            if len(path) > 1:
+                assert binding is not None
+                raise ConfigError(f"{binding.line}\n  several checkpoints have no counterpart: give one path")
+            path = path[0] if path else None
+        if not path:
+            return ()
+        layout = "mesh_tf" if "model.ckpt" in path else "t5x"
+        return ("import", path, "--recipe", "t5", "--format", layout, "--out", "imported")
 
     def evaluation(self, path: Path) -> ImportedConfig:
         task = self._take("DatasetConfig", "mixture_or_task_name")
@@ -447,6 +490,7 @@ class _Reader:
             self._take("DatasetConfig", argument)
         if (number := self._take("Evaluator", "num_examples")) is not None:
             words.append(f"evaluate.infer.num_examples={number}")
+        words += [f"evaluate.infer.decoding.{name}={value}" for name, value in self._decoding().items()]
         return self._command(path, "evaluate", ("evaluate", "imported", *words))
 
     def inference(self, path: Path) -> ImportedConfig:
@@ -475,6 +519,11 @@ class _Reader:
         options["--lengths"] = ",".join(f"{name}={length}" for name, length in lengths.items()) or None
         for argument in ("shuffle", "pack"):  # answers are written in the order of the task
             self._take("DatasetConfig", argument)
+        decoding = self._decoding()
+        if mode == "predict":
+            for name, value in decoding.items():
+                if name != "method":
+                    options["--beams" if name == "num_beams" else f"--{name.replace('_', '-')}"] = value
         words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
         return self._command(path, "infer", ("infer", "imported", *words, "--out", "answers"))
 
@@ -501,13 +550,12 @@ class _Reader:
 
     def _command(self, path: Path, owner: str, command: tuple[str, ...]) -> ImportedConfig:
         """Return a command that uses the model of a checkpoint."""
-        checkpoint = self._take("RestoreCheckpointConfig", "path")
+        weights = self._import_of_checkpoint()
         of_training = (owner, "T5Config", "EncoderDecoderModel", "Adafactor", *FUNCTIONS)
         for key in [key for key in self._left if key[1] in of_training]:
             del self._left[key]  # the model is that of the checkpoint
         self._take("SentencePieceVocabulary", "sentencepiece_model_file")
         self._refuse_the_rest(path)
-        weights = ("import", checkpoint, "--recipe", "t5", "--format", "t5x", "--out", "imported")
         return ImportedConfig(None, self._notes, command, without_effect=self._without_effect, weights_command=weights)
 
     def _refuse_the_rest(self, path: Path) -> None:

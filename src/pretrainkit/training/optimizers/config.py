@@ -36,7 +36,8 @@ class AdafactorConfig(Config):
     decay_rate: PositiveFloat = 0.8
     """The second moment decays by 1 - t ** -decay_rate in update t = 1, 2, ..."""
     step_offset: NonNegativeInt = 0
-    """Number of earlier updates that the decay does not count, to restart the decay from a checkpoint."""
+    """With init.restore=all: number of earlier updates that the decay does not count, to restart it. A new state counts
+    from its first update."""
     clipping_threshold: PositiveFloat = 1.0
     """Maximum root mean square of a tensor's update, before it is multiplied by the learning rate."""
     epsilon1: PositiveFloat = 1e-30
