@@ -154,7 +154,13 @@ def test_accumulation_ignores_what_it_ignores_in_zerovl():
     assert imported.config.objective == config_of(DGA).objective
     assert all(any(note.startswith(word.partition("=")[0]) for note in imported.notes) for word in words)
     objective = config_of(DGA, [*words, "runner.name=clip"]).objective
-    assert (objective.label_smoothing, objective.gather, objective.gather_gradient) == (0.1, False, False)
+    assert (objective.label_smoothing, objective.gather) == (0.1, False)
+
+
+def test_a_loss_within_a_rank_has_its_whole_gradient():
+    words = ["runner.name=clip", "loss.nce_loss.gather_backward=False"]
+    assert not config_of(DGA, words).objective.gather_gradient
+    assert config_of(DGA, [*words, "loss.global_reduce=False"]).objective.gather_gradient
 
 
 def test_encoders_without_vit_in_their_name_average_their_features():

@@ -362,6 +362,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
     if every_steps is None and has_fixed_steps:
         every_steps = train_steps * v["runner.val_interval"]
     root, group_size = Path(v["data.data_path"]), v["loss.group_size"]
+    is_gathered = v["loss.global_reduce"] or is_accumulating
     fields: dict[str, Any] = {ours: v[theirs] for theirs, (_, ours) in _SAME.items()} | {
         "seed": v["seed"] or 0,
         "num_steps": train_steps * v["epoch"] if has_fixed_steps else None,
@@ -378,10 +379,11 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
         "model.temperature.smallest": 0.001,
         "model.temperature.largest": 0.5,
         "model.temperature.project_back": False,
-        # ZeroVL's accumulation always computes the true gradient over all ranks, without smoothing.
-        "objective.gather": v["loss.global_reduce"] or is_accumulating,
+        # ZeroVL's accumulation always computes the true gradient over all ranks, without smoothing. Its loss within one
+        # rank has the true gradient too.
+        "objective.gather": is_gathered,
+        "objective.gather_gradient": v["loss.nce_loss.gather_backward"] or is_accumulating or not is_gathered,
         "objective.label_smoothing": 0.0 if is_accumulating else v["loss.smoothing"],
-        "objective.gather_gradient": v["loss.nce_loss.gather_backward"] or is_accumulating,
         "objective.gather_group_size": group_size if group_size > 0 else None,
         "objective.mixup": {"beta": v["loss.mixup.beta"]} if is_mixed else None,
         "data.train": [{"path": str(root / name)} for name in _names(v["data.train_name"])],
