@@ -163,11 +163,12 @@ def test_a_loss_within_a_rank_has_its_whole_gradient():
     assert config_of(DGA, [*words, "loss.global_reduce=False"]).objective.gather_gradient
 
 
-def test_encoders_without_vit_in_their_name_average_their_features():
-    assert config_of(DGA).model.image.options == {}
-    assert config_of(DGA, ["model.image_encoder.tag=deit_tiny_patch16_224"]).model.image.options == {
-        "global_pool": "avg"
-    }
+def test_encoders_without_vit_in_their_name_have_any_size_and_average_their_features():
+    image = config_of(DGA).model.image
+    assert (image.image_size, image.options) == (224, {})
+    for tag in ("deit_tiny_patch16_224", "resnet50"):
+        image = config_of(DGA, [f"model.image_encoder.tag={tag}"]).model.image
+        assert (image.image_size, image.options) == (None, {"global_pool": "avg"})
 
 
 def test_rules_for_parameters_become_groups():

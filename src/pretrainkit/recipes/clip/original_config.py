@@ -28,7 +28,6 @@ _SAME: dict[str, tuple[Any, str]] = {
     "data.train_type": ("sequential", "data.order"),
     "data.num_workers": (8, "data.num_workers"),
     "model.max_length": (25, "data.max_length"),
-    "transforms.input_size": (224, "model.image.image_size"),
     "model.syncbn": (True, "model.image.sync_batch_norm"),
     "model.freeze_cnn_bn": (False, "model.image.freeze_batch_norm"),
     "model.image_encoder.tag": ("vit_base_patch16_224_in21k", "model.image.name"),
@@ -69,6 +68,7 @@ DEFAULTS: dict[str, Any] = {key: default for key, (default, _) in _SAME.items()}
     "data.batch_size_train": 128,
     "data.batch_size_val": 256,
     "data.enable_valid": True,
+    "transforms.input_size": 224,
     "transforms.train_transforms": ["resize"],
     "transforms.valid_transforms": ["resize"],
     "transforms.resize.size": 224,
@@ -362,14 +362,16 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
     if every_steps is None and has_fixed_steps:
         every_steps = train_steps * v["runner.val_interval"]
     root, group_size = Path(v["data.data_path"]), v["loss.group_size"]
+    is_vit = "vit" in v["model.image_encoder.tag"]
     is_gathered = v["loss.global_reduce"] or is_accumulating
     fields: dict[str, Any] = {ours: v[theirs] for theirs, (_, ours) in _SAME.items()} | {
         "seed": v["seed"] or 0,
         "num_steps": train_steps * v["epoch"] if has_fixed_steps else None,
         "init_from": _weights_folder(v["ckpt.external_resume"]),
         "model.image.kind": "timm",
-        # ZeroVL averages the features of all encoders without "vit" in their name, also of DeiT.
-        "model.image.options": {} if "vit" in v["model.image_encoder.tag"] else {"global_pool": "avg"},
+        # ZeroVL builds encoders without "vit" in their name for images of any size, and averages their features.
+        "model.image.image_size": v["transforms.input_size"] if is_vit else None,
+        "model.image.options": {} if is_vit else {"global_pool": "avg"},
         "model.text.kind": "huggingface",
         "model.projection.kind": projection,
         "model.projection.normalize": projection == "linear",
