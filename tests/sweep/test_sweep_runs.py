@@ -153,6 +153,28 @@ def test_processes_of_runs_hold_the_lock_of_their_sweep(tmp_path):
     assert started.call_args.kwargs["pass_fds"] == (worker.lock,)
 
 
+class Warned(Worker):
+    """Writes what a run leaves, with a log of warnings, notes and events."""
+
+    def run(self, words, log):
+        out = Path(words[words.index("--out") + 1])
+        (out / "checkpoints" / "step-1").mkdir(parents=True)
+        (out / "summary.json").write_text('{"valid_score": 1.0}')
+        rare = "rare\n" if out.name == "seed-1" else ""
+        log.write_text(f'note: adjusted\n{rare}texts are cut\n  set more\n{{"event": "started"}}\ntexts are cut\n')
+        return 0
+
+
+def test_warnings_of_runs_are_shown_at_the_end_with_their_number_and_log(tmp_path):
+    said, out = [], tmp_path / "out"
+    plan = Plan(origin=str(tmp_path), tasks=("rte", "cola"), lrs=(1e-3,), num_seeds=2)
+    Sweep(plan, out, worker=Warned(), say=said.append).run()
+    assert said[-2:] == [
+        f"warning of 4 runs, see {out}/lr0.001/rte/seed-0.log: texts are cut",
+        f"warning of 2 runs, see {out}/lr0.001/rte/seed-1.log: rare",
+    ]
+
+
 def test_another_sweep_in_the_same_folder_is_refused(toys, tmp_path):
     Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here()).run()
     plan = plan_of(toys, tasks=("rte",))

@@ -116,6 +116,7 @@ class Sweep:
                 for cell in self.plan.cells(task):
                     if cell != best and not self.keeps_all:
                         shutil.rmtree(self._weights(cell), ignore_errors=True)
+        self._show_warnings()
         choices = [chosen[task] for task in self.plan.tasks]
         write_text(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
         write_text(self.out / "results.md", as_markdown(choices))
@@ -187,6 +188,18 @@ class Sweep:
                 f"{len(failed)} of {len(cells)} runs failed, the first: {failed[0].name}\n{last}\n"
                 "  all other runs are done; repeat the command to try the failed runs again"
             )
+
+    def _show_warnings(self) -> None:
+        """Print the first line of each warning in the logs of the runs, with the number of runs and one of the logs.
+        Runs print all else as JSON, apart from notes."""
+        logs: dict[str, list[Path]] = {}
+        for log in (Path(f"{self.out / cell.name}.log") for task in self.plan.tasks for cell in self.plan.cells(task)):
+            lines = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
+            for line in dict.fromkeys(lines):
+                if line.strip() and not line.startswith(("{", " ", "note: ")):
+                    logs.setdefault(line, []).append(log)
+        for line, found in logs.items():
+            self.say(f"warning of {len(found)} {'run' if len(found) == 1 else 'runs'}, see {found[0]}: {line}")
 
     def _ended(
         self, cells: Iterable[Cell], train: Callable[[Cell], int], memory: MemoryBudget
