@@ -14,6 +14,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.registry import find_recipe
 from support.glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write_tokenizer
+from support.page_data import part
 from support.remedies import followed
 from support.whole_runs import assert_exports_are_the_run
 
@@ -134,6 +135,17 @@ def assert_equal_logits(opened, theirs, preset, *, has_types):
     expected = torch.cat(found)
     expected = expected[batch["word_begins"]] if preset == "tags" else expected
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("preset", ["tags", "qa"])
+def test_heads_of_a_t5_on_slots_are_not_exported_as_a_classifier_of_texts(preset, tmp_path):
+    run = finetuned(preset, part("t5"), tmp_path)
+    with pytest.raises(InputError) as error:
+        api.export(run, "huggingface", tmp_path / "hf")
+    advice = followed(error.value, "recipes/t5/convert.py: a T5 with a head on …")
+    assert not (tmp_path / "hf").exists()
+    api.export(run, advice.split()[-1], tmp_path / "native")
+    assert api.open_model(tmp_path / "native").config.data.kind == api.open_model(run).config.data.kind
 
 
 def test_a_head_of_several_layers_is_refused_and_its_encoder_is_read_as_advised(tmp_path, transformers):

@@ -264,8 +264,12 @@ def write_encoder(
 
     `classifier.safetensors` has `weight` and `bias` of the head, which reads the mean over an example's last hidden
     states, including the end mark but no padding. The classes are in `config.json`. Raises InputError if the model has
-    no Hugging Face form, or `out` is not an empty folder or cannot be written.
+    no Hugging Face form, or a head on words or spans, or `out` is not an empty folder or cannot be written.
     """
+    if trained.reads != "examples":
+        raise InputError(
+            f"a T5 with a head on {trained.reads} cannot be exported to transformers\n  use --format safetensors"
+        )
     state = trained.encoder.state_dict()
     tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
     values = to_huggingface_config(config, vocabulary) | class_settings(trained.classes)
