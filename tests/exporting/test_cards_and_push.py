@@ -89,6 +89,33 @@ def test_the_snippet_of_a_classifier_prints_what_the_run_predicts(encoder, kind,
         assert float(printed.getvalue()) == pytest.approx(answer["value"], abs=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["tags", "qa"])
+def test_the_snippets_for_tags_and_answers_print_what_the_run_predicts(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy("bert", tmp_path / "encoder")
+    words, texts = ["Some", "text", "."], {"question": "Who came?", "context": "Ann came."}
+    if kind == "tags":
+        rows = [{"words": words, "tags": ["DET", "NOUN", "PUNCT"]}, {"words": ["Some"], "tags": ["NOUN"]}]
+    else:
+        rows = [{**texts, "answers": {"text": ["Ann"], "answer_start": [0]}}]
+    put_jsonl(tmp_path / "rows.jsonl", rows * 8)
+    data = ("data.train=rows.jsonl", "data.valid=rows.jsonl", "data.max_seq_length=32")
+    more = ["data.spans.stride=4", "data.spans.max_question_length=16"] * (kind == "qa")
+    quick = "num_steps=60 data.num_epochs=null data.batch_size=8 optimizer.peak_lr=1e-2 precision.compute=float32"
+    succeed("finetune", kind, "--from", "encoder", *data, *quick.split(), *more, "--out", "run", "-q")
+    put_jsonl(tmp_path / "new.jsonl", [{"words": words} if kind == "tags" else texts])
+    succeed("predict", "run", "--input", "new.jsonl", "--out", "answers.jsonl")
+    answer = json.loads((tmp_path / "answers.jsonl").read_text())
+    succeed("export", "run", "--out", "mine")
+    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "mine/README.md").read_text("utf-8"), re.DOTALL)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(snippet, "card", "exec"), {})
+    if kind == "tags":
+        assert printed.getvalue().split() == [text for pair in zip(words, answer["tags"]) for text in pair]
+    else:
+        assert printed.getvalue().strip() == answer["answer"] == "Ann"
+
+
 def card_of(preset, reader, folder):
     """Export an untrained model, and return its card."""
     config = load_config(preset, ["model.text.vocab_size=9999"] if preset == "clip/tiny" else [])

@@ -48,6 +48,16 @@ _TEXT = f"{_INPUTS}outputs = model(**inputs)"
 _CALLS = {
     "AutoModelForSeq2SeqLM": f"{_INPUTS}print(reader.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
     "AutoModelForSequenceClassification": f"{_INPUTS}logits = model(**inputs).logits\n",
+    "AutoModelForTokenClassification": 'words = ["Some", "text", "."]\n'
+    'inputs = reader(words, is_split_into_words=True, return_tensors="pt")\n'
+    "labels = model(**inputs).logits[0].argmax(-1).tolist()\n"
+    "for number, word in enumerate(words):\n"
+    "    print(word, model.config.id2label[labels[inputs.word_ids().index(number)]])",
+    "AutoModelForQuestionAnswering": 'inputs = reader("Who came?", "Ann came.", return_tensors="pt")\n'
+    "outputs = model(**inputs)\n"
+    "spans = (outputs.start_logits.softmax(-1).T @ outputs.end_logits.softmax(-1)).triu()\n"
+    "begin, end = divmod(spans.argmax().item(), len(spans))  # 0, 0: no answer\n"
+    'print(reader.decode(inputs["input_ids"][0, begin : end + 1]))',
     "AutoModelForTextEncoding": f"head = load_file(cached_file(NAME, {json.dumps(HEAD_FILE)}))\n{_INPUTS}"
     "mean = model(**inputs).last_hidden_state.mean(1)  # of one text; padding between texts would count\n"
     'logits = mean @ head["weight"].T + head["bias"]\n',

@@ -27,7 +27,7 @@ def show_examples(source: TextSource, records: Records, tokenizer_folder: Path) 
             ids = batch["input_ids"][begin:end].tolist()
             pieces = ids if tokenizer is None else [tokenizer.id_to_token(index) for index in ids]
             tokens = f"[{len(ids)}] {' '.join(map(str, pieces))}"
-        examples.append({**_texts(row), "tokens": tokens, "label": str(row.truth)})
+        examples.append({**_texts(row), "tokens": tokens, "label": source.examples.truth_of(row)})
     return examples
 
 

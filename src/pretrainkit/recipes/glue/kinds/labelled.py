@@ -77,6 +77,11 @@ class Labelled(ABC):
         """Return settings that affect examples, besides rows, reader, classes and length. Default: none."""
         return ""
 
+    @staticmethod
+    def truth_of(row: Any) -> str:
+        """Return the target of a row for people to read."""
+        return str(row.truth)
+
     @abstractmethod
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
         """Return the targets for the batch of these examples; each example has its first slot at `begins_B`."""

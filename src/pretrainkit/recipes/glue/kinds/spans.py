@@ -206,13 +206,17 @@ class SpanExamples(Labelled):
             ],
         }
 
+    @staticmethod
+    def truth_of(row: Question) -> str:
+        return " | ".join(dict.fromkeys(row.texts)) or "(no answer)"
+
     def show(self, row: int, candidates_and_null: tuple[list[Candidate], float]) -> dict[str, Any]:
         question = self.rows[row]
         answer = self._answer(question, *candidates_and_null)
         is_right = squad_v2([question.texts], [answer])["em"] == 100
-        truth = " | ".join(dict.fromkeys(question.texts)) or "(no answer)"
         shown = [{"text": answer or "(no answer)", "is_right": is_right}]
-        return {"question": question.question, "context": question.context, "answer": shown, "truth": truth}
+        texts = {"question": question.question, "context": question.context}
+        return texts | {"answer": shown, "truth": self.truth_of(question)}
 
     def _span(self, context: str, candidate: Candidate) -> tuple[int, int]:
         """Return (begin, end) without surrounding white space. If slots hold parts of several words, round to whole

@@ -103,6 +103,11 @@ class TreeExamples(LabelledSentences):
         heads = self.padded(row, prediction["head"])
         return {"index": sentence.index, "words": sentence.words, "heads": heads, "relations": relations}
 
+    @staticmethod
+    def truth_of(row: Sentence) -> str:
+        arcs = zip(row.words, row.truth.heads, row.truth.relations, strict=True)
+        return "; ".join(f"{word} ← {_described(row.words, *arc)}" for word, *arc in arcs)
+
     def show(self, row: int, prediction: dict[str, Any]) -> dict[str, Any]:
         line, tree = self.line(row, prediction), self.rows[row].truth
         words = line["words"]
@@ -112,8 +117,7 @@ class TreeExamples(LabelledSentences):
             {"text": f"{word} ← {_described(words, *arc)}", "is_right": arc == truth}
             for word, arc, truth in zip(words, predicted_arcs, true_arcs, strict=True)
         ]
-        truth = "; ".join(f"{word} ← {_described(words, *arc)}" for word, arc in zip(words, true_arcs, strict=True))
-        return {"text": " ".join(words), "answer": answer, "truth": truth}
+        return {"text": " ".join(words), "answer": answer, "truth": self.truth_of(self.rows[row])}
 
 
 def _tree(row: Columns, num_words: int, place: str) -> Tree | None:

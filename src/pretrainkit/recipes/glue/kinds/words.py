@@ -197,13 +197,17 @@ class TagExamples(LabelledSentences):
         shares = self.padded(row, prediction["share"])
         return {"index": sentence.index, "words": sentence.words, "tags": answers, "probabilities": shares}
 
+    @staticmethod
+    def truth_of(row: Sentence) -> str:
+        return " ".join(row.truth)
+
     def show(self, row: int, prediction: dict[str, Any]) -> dict[str, Any]:
         sentence, answers = self.rows[row], self._answers(row, prediction)
         marked = [
             {"text": f"{word} {answer or '(not read)'}", "is_right": answer == truth}
             for word, answer, truth in zip(sentence.words, answers, sentence.truth, strict=True)
         ]
-        return {"text": " ".join(sentence.words), "answer": marked, "truth": " ".join(sentence.truth)}
+        return {"text": " ".join(sentence.words), "answer": marked, "truth": self.truth_of(sentence)}
 
 
 def words_of(row: Columns, split: str, number: int) -> list[str]:
