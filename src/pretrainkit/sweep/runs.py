@@ -198,8 +198,8 @@ class Sweep:
             for line in dict.fromkeys(lines):
                 if line.strip() and not line.startswith(("{", " ", "note: ")):
                     logs.setdefault(line, []).append(log)
-        for line, found in logs.items():
-            self.say(f"warning of {len(found)} {'run' if len(found) == 1 else 'runs'}, see {found[0]}: {line}")
+        for line, paths in logs.items():
+            self.say(f"warning of {len(paths)} {'run' if len(paths) == 1 else 'runs'}, see {paths[0]}: {line}")
 
     def _ended(
         self, cells: Iterable[Cell], train: Callable[[Cell], int], memory: MemoryBudget
