@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,12 +26,16 @@ _NOT_OF_TOKENIZERS = (".*", "onnx", "pretrainkit.json", *(f"*.{ending}" for endi
 def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
     """Raise DataError for token shards of another tokenizer than the model's. Nothing is checked unless copies of both
     tokenizers exist."""
-    own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
+    from pretrainkit.tokenizers.folder import model_fingerprint
+
+    if opened.tokenizer is None or (own := _hash_of_ids(opened.tokenizer)) is None:
+        return
     for source in sources:
-        theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
-        if own is not None and theirs is not None and own != theirs:
+        folder = Path(source.path) / "tokenizer"
+        if _hash_of_ids(folder) not in (None, own):
+            theirs, ours = (model_fingerprint(place)[:12] for place in (folder, opened.tokenizer))
             raise DataError(
-                f"{source.path} was made with another tokenizer ({theirs[:12]}) than the model in {path} ({own[:12]})\n"
+                f"{source.path} was made with another tokenizer ({theirs}) than the model in {path} ({ours})\n"
                 "  encode the text with the model's: "
                 f"pretrainkit tokenizer encode CORPUS --tokenizer {quote(str(opened.tokenizer))} --out FOLDER"
             )
@@ -91,8 +97,22 @@ def usable_tokenizer(folder: Path) -> Path:
     return tokenizer
 
 
-def _tokenizer_fingerprint(folder: Path) -> str | None:
-    from pretrainkit.tokenizers.folder import MODEL, TOKENIZER_JSON, model_fingerprint
+def _hash_of_ids(folder: Path) -> str | None:
+    """Return a hash of what decides the ids in token shards. An export of a T5 has other control tokens around a text
+    than the tokenizer.json of its shards, and sentinels."""
+    from pretrainkit.tokenizers.folder import MODEL, TOKENIZER_JSON, model_fingerprint, read_tokenizer_json
 
-    is_there = any((folder / name).is_file() for name in (MODEL, TOKENIZER_JSON))
-    return model_fingerprint(folder) if is_there else None
+    path = folder / TOKENIZER_JSON
+    if (folder / MODEL).is_file():
+        return model_fingerprint(folder)
+    if not path.is_file():
+        return None
+    import tokenizers
+
+    try:
+        content = json.loads(tokenizers.Tokenizer.from_buffer(read_tokenizer_json(path)).to_str())
+    except Exception:  # the library raises bare Exception; who reads the tokenizer reports that it is damaged
+        return model_fingerprint(folder)
+    added = [token for token in content.pop("added_tokens") if not token["content"].startswith("<extra_id_")]
+    kept = {name: value for name, value in content.items() if name not in ("post_processor", "padding", "truncation")}
+    return hashlib.blake2b(json.dumps([kept, added], sort_keys=True).encode(), digest_size=16).hexdigest()

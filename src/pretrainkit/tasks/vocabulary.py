@@ -286,6 +286,10 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
             raise DataError(f"{self.path} has no piece {piece!r}\n  set its {role} piece with {role}=...")
         return self._ids[piece]
 
+    def is_complete(self) -> bool:
+        """True if the pieces `pad` and `eos` exist."""
+        return {self.pad, self.eos} <= self._ids.keys()
+
     @cached_property
     def _base_size(self) -> int:
         return max(self._ids.values(), default=-1) + 1

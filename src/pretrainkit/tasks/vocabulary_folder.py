@@ -1,12 +1,15 @@
 """The vocabulary of a run from a tokenizer folder, a model, or `bytes`."""
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
 from pretrainkit.tasks.vocabulary import ByteVocabulary, SentencePieceVocabulary, TokenizerJsonVocabulary, Vocabulary
 from pretrainkit.tokenizers.folder import copy_tokenizer
+from pretrainkit.tokenizers.load import load_tokenizer
 
 BYTES = "bytes"
 """ByT5's vocabulary, which needs no files."""
@@ -34,21 +37,36 @@ def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Voca
     if path.is_dir() and _is_byt5(path):
         return ByteVocabulary(num_sentinels or _extra_bytes(path))
     is_json = path.name == _JSON or (path.is_dir() and not any((path / name).is_file() for name in _SENTENCEPIECE))
-    kind = TokenizerJsonVocabulary if is_json else SentencePieceVocabulary
+    kind: Callable[..., Vocabulary] = _json_vocabulary if is_json else SentencePieceVocabulary
     plain = kind(path)
+    if num_sentinels is None and not plain.sentinel_ids:
+        return kind(path, NUM_SENTINELS) if is_json else _with_sentinels(path)
     if num_sentinels is None:
-        return plain if plain.sentinel_ids else _with_sentinels(plain)
+        return plain
     if is_json and plain.sentinel_ids == tuple(range(plain.size - 1, plain.size - 1 - num_sentinels, -1)):
         return plain  # the file of an export contains them
     return kind(path, num_sentinels)
 
 
-def _with_sentinels(plain: SentencePieceVocabulary | TokenizerJsonVocabulary) -> Vocabulary:
-    """Return the vocabulary with the sentinels of a tokenizer.json beside the SentencePiece model, or else 100."""
-    added = TokenizerJsonVocabulary(plain.path)
-    if isinstance(plain, TokenizerJsonVocabulary) or not (plain.path / _JSON).is_file() or not added.sentinel_ids:
-        return type(plain)(plain.path, NUM_SENTINELS)
-    behind = SentencePieceVocabulary(plain.path, len(added.sentinel_ids))
+def _json_vocabulary(path: Path, extra_ids: int = 0) -> TokenizerJsonVocabulary:
+    """Return the vocabulary of a tokenizer.json. Without T5's control pieces, texts end with the `sep` piece of BERT,
+    as in token shards."""
+    plain = TokenizerJsonVocabulary(path, extra_ids)
+    if not plain.is_complete() and path.is_dir():
+        with suppress(DataError):  # then the piece that is missing is reported where it is needed
+            tokenizer = load_tokenizer(path)
+            names, special = tokenizer.pieces(), tokenizer.special
+            own = {"pad": names[special.pad], "eos": names[special.sep], "unk": names[special.unk]}
+            return TokenizerJsonVocabulary(path, extra_ids, **own)
+    return plain
+
+
+def _with_sentinels(path: Path) -> Vocabulary:
+    """Return a SentencePiece model with the sentinels of a tokenizer.json beside it, or else 100."""
+    added = TokenizerJsonVocabulary(path)
+    if not (path / _JSON).is_file() or not added.sentinel_ids:
+        return SentencePieceVocabulary(path, NUM_SENTINELS)
+    behind = SentencePieceVocabulary(path, len(added.sentinel_ids))
     return behind if behind.sentinel_ids == added.sentinel_ids else added
 
 

@@ -14,6 +14,7 @@ from pretrainkit.recipes.t5.texts import encode
 from pretrainkit.tasks.vocabulary import ByteVocabulary
 from pretrainkit.tasks.vocabulary_folder import open_vocabulary, save_vocabulary
 from pretrainkit.tokenizers.encode import encode_corpus
+from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 from support.whole_runs import assert_exports_are_the_run
 
@@ -29,13 +30,10 @@ TEXTS = [f"the {animal} {verb} behind the {place} {number}" for number in range(
 PROBES = ["the cat walks", "Über <b>naïve</b> dogs;  東京 🙂", "x"]
 
 
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Token shards of a vocabulary with sentinels."""
-    root = tmp_path_factory.mktemp("t5")
+def tokens_of(root: Path, settings: TokenizerSettings) -> Path:
     counts = Counter(word for text in TEXTS for word in text.split())
     (root / "words.tsv").write_text("".join(f"{word}\t{count}\n" for word, count in counts.items()), encoding="utf-8")
-    train_tokenizer([root / "words.tsv"], root / "tokenizer", TokenizerSettings(vocab_size=290, layout="t5"))
+    train_tokenizer([root / "words.tsv"], root / "tokenizer", settings, as_many_as_possible=True)
     for split, part in (("train", TEXTS[:100]), ("valid", TEXTS[100:])):
         folder = root / "corpus" / split
         folder.mkdir(parents=True)
@@ -43,6 +41,12 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "part.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     encode_corpus([root / "corpus"], root / "tokenizer", root / "tokens", workers=1)
     return root / "tokens"
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Token shards of a vocabulary with sentinels."""
+    return tokens_of(tmp_path_factory.mktemp("t5"), TokenizerSettings(vocab_size=290, layout="t5"))
 
 
 SLOW = pytest.param("mt5-small", marks=pytest.mark.slow)  # its vocabulary is a quarter of a million pieces
@@ -64,6 +68,26 @@ def test_an_export_is_the_run_and_reads_its_ids(tokens: Path, tmp_path: Path, tr
     assert theirs(hidden)["input_ids"] == [*encode(hidden, vocabulary), 1]
     assert vocabulary.sentinel_ids[7] in encode(hidden, vocabulary)
     assert theirs.model_max_length == 64
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_a_run_on_shards_of_a_tokenizer_of_bert_is_used_and_exported(tmp_path: Path, transformers, kind: str) -> None:
+    """Texts of such shards end with [SEP] and have no [CLS]. Only byte-level BPE keeps line ends."""
+    tokens = tokens_of(tmp_path, TokenizerSettings(kind=kind, vocab_size=310))
+    data = [f"data.train={tokens}/train", f"data.valid={tokens}/valid", "model.vocab_size=512"]
+    pretrainkit.train(pretrainkit.load_config("t5/tiny", [*SHAPE, *data]), tmp_path / "run")
+    exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "t5")
+    theirs = transformers.AutoTokenizer.from_pretrained(exported)
+    vocabulary = open_vocabulary(tmp_path / "run" / "tokenizer")
+    assert vocabulary.eos_id == load_tokenizer(tmp_path / "tokenizer").special.sep
+    hidden = "the cat <extra_id_0> behind\n\tthe <extra_id_7>"
+    assert [theirs(text)["input_ids"] for text in PROBES] == [
+        [*vocabulary.encode(text), vocabulary.eos_id] for text in PROBES
+    ]
+    assert theirs(hidden)["input_ids"] == [*encode(hidden, vocabulary), vocabulary.eos_id]
+    assert sorted(theirs("x")) == ["attention_mask", "input_ids"]
+    pretrainkit.generate(tmp_path / "run", [hidden])
+    assert (vocabulary.decode(vocabulary.encode("a\n\tb")).strip() == "a\n\tb") == (kind == "bpe")
 
 
 @pytest.mark.parametrize("format", ["t5x", "safetensors"])

@@ -197,7 +197,7 @@ def write_huggingface(
 
 def write_tokenizer(origin: Path | None, vocabulary: Vocabulary | None, folder: Path) -> None:
     """Copy the files of a tokenizer, if there is one, to a model's folder, with the sentinels that the run added after
-    its pieces."""
+    its pieces, and with the end mark as the only control token around a text."""
     if origin is None or vocabulary is None:
         return
     for name in TOKENIZER_FILES:
@@ -214,6 +214,18 @@ def write_tokenizer(origin: Path | None, vocabulary: Vocabulary | None, folder: 
             sentinels = [tokenizers.AddedToken(named[index], lstrip=True, normalized=False) for index in missing]
             model.add_special_tokens(sentinels)
             model.save(str(path))
+        end = vocabulary.eos_id
+        if model.encode("a").ids != [*model.encode("a", add_special_tokens=False).ids, end]:  # such as BERT's
+            mark, about = model.id_to_token(end), folder / "tokenizer_config.json"
+            model.post_processor = tokenizers.processors.TemplateProcessing(
+                single=["$A", mark], pair=["$A", mark, "$B", mark], special_tokens=[(mark, end)]
+            )
+            model.save(str(path))
+            settings = json.loads(about.read_bytes()) if about.is_file() else {}
+            settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": mark}
+            settings["pad_token"] = model.id_to_token(vocabulary.pad_id)
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
+            about.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
