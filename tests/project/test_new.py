@@ -228,6 +228,21 @@ def test_a_project_is_not_replaced_by_another(tmp_path):
     assert "--out FOLDER" in remedies.followed(caught.value, "project/new.py: … is not empty and contains no project")
 
 
+@pytest.mark.parametrize("separator", ["\n", " "])
+def test_text_without_full_stops_has_lines_as_sentences_or_no_order_of_sentences(tmp_path, separator):
+    (tmp_path / "raw").mkdir()
+    for number in range(30):
+        lines = [f"ภาษาไทย ไม่มีจุด {number} บ้าน {line} น้ำ" for line in range(20)]
+        (tmp_path / f"raw/{number}.txt").write_text(separator.join(lines) + "\n", encoding="utf-8")
+    project = new_project("bert", [tmp_path / "raw"], tmp_path / "made", hours=None)
+    decided = {decision["name"]: decision["value"] for decision in project.record["decisions"]}
+    script = project.script.read_text(encoding="utf-8")
+    assert ("--splitter newline" in script) == (decided.get("sentences") == "lines") == (separator == "\n")
+    assert ("--sentences-from" in script) == (separator == " ")
+    config = pretrainkit.load_config(project.folder / "config.yaml")
+    assert config.objective.sentence_order == (separator == "\n")
+
+
 @pytest.mark.parametrize("verbosity", ["quiet", "verbose"])
 def test_the_script_is_as_quiet_as_the_command(tmp_path, verbosity):
     project = new_project("bert", [write_texts(tmp_path / "raw")], tmp_path / "made", hours=None)

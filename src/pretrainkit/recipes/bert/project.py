@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pretrainkit.corpus.survey import TextSurvey
+from pretrainkit.recipes.bert.source import MIN_PAIRS
 from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal
 from pretrainkit.recipes.text_projects import (
     BYTES_PER_TOKEN,
@@ -16,11 +18,13 @@ from pretrainkit.recipes.text_projects import (
     training_decisions,
     vocabulary_size,
 )
+from pretrainkit.tokenizers.sentences import PlainSplitter
 
 _LARGE_BYTES, _LARGE_HOURS = 200_000_000, 2.0
 _LENGTHS = (64, 128)
 _FILLED = 0.8
 """Usual share of max_seq_length that whole sentences fill."""
+_SPLITTERS = ("regex", "newline")
 
 
 def propose(request: ProjectRequest) -> Proposal:
@@ -33,7 +37,9 @@ def propose(request: ProjectRequest) -> Proposal:
     reason = "as in the preset"
     if fitting < length:
         reason = f"nine of ten documents have fewer than about {longest:.0f} tokens"
-    vocabulary = vocabulary_size(text.survey)
+    vocabulary, sentences = vocabulary_size(text.survey), sentence_decision(text.survey)
+    is_by_line = sentences is not None and sentences.value == "lines"
+    splitter = ("--splitter", "newline") if is_by_line else ()
     num_examples = max(1.0, text.num_train_bytes / BYTES_PER_TOKEN / (_FILLED * min(fitting, max(longest, 8))))
     return Proposal(
         preset=preset,
@@ -42,13 +48,25 @@ def propose(request: ProjectRequest) -> Proposal:
         decisions=(
             *text.decisions,
             vocabulary,
+            *(() if sentences is None else (sentences,)),
             Decision("preset", preset, why, is_setting=False),
             Decision("data.max_seq_length", fitting, f"{reason}; the maximum length, in tokens"),
             *training_decisions(request, TOKENS, batch_size, num_examples),
         ),
-        stages=(*text.stages, *token_stages(vocabulary.value, has_sentences=True)),
+        stages=(*text.stages, *token_stages(vocabulary.value, has_sentences=not splitter, splitter=splitter)),
         export_format="huggingface",
     )
+
+
+def sentence_decision(survey: TextSurvey) -> Decision | None:
+    """Return the decision on sentences of text without full stops, such as Thai; None if there are stops."""
+    stops, lines = (np.mean([len(PlainSplitter(name)(text)) > 1 for text in survey.sample]) for name in _SPLITTERS)
+    if stops >= MIN_PAIRS:
+        return None
+    few = f"{100 * stops:.0f} % of the documents have full stops between sentences"
+    if lines >= MIN_PAIRS:
+        return Decision("sentences", "lines", few, is_setting=False)
+    return Decision("objective.sentence_order", False, f"{few}, and {100 * lines:.0f} % have several lines")
 
 
 class Preset(NamedTuple):

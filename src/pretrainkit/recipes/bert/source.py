@@ -32,7 +32,7 @@ Split = Literal["train", "valid"]
 
 _log = logging.getLogger(__name__)
 _VALID = stream_key(0, "bert", "valid")
-_MIN_PAIRS = 0.1
+MIN_PAIRS = 0.1
 """Share of the examples with several sentences below which sentence order is reported as not learned."""
 
 
@@ -124,7 +124,7 @@ class BertSource(BatchSource):
         """Report examples that hold one sentence each, from which nothing can be learned about the order of two. Thai,
         for instance, has no stops."""
         share = float((np.concatenate([component.chunks.num_inner for component in self.components]) > 0).mean())
-        if self.config.objective.sentence_order and share < _MIN_PAIRS:
+        if self.config.objective.sentence_order and share < MIN_PAIRS:
             _log.warning(
                 "%.0f %% of the training examples have only one sentence, so the order of sentences is not learned\n"
                 "  set objective.sentence_order=false, or find more sentences, such as lines: pretrainkit tokenizer "
