@@ -183,6 +183,7 @@ def test_names_are_words(name):
 
 def test_metrics_are_distinguished_by_their_parameters():
     assert metric_kind(lambda targets, predictions, digits=2: {}) == "predictions"
+    assert metric_kind(lambda targets, predictions, digits=2, **options: {}) == "predictions"
     assert metric_kind(lambda targets, scores: {}) == "scores"
     assert metric_kind(lambda targets, predictions, aux_values: {}) == "predictions and values"
     with pytest.raises(

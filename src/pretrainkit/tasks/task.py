@@ -311,8 +311,11 @@ def _called(rate: Callable[..., float], mixture: Mixture, task: Task, sizes: Siz
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:
     """Return the arguments of a metric, from the names of its parameters without default. Raises ConfigError if they
     are not one of the three supported lists."""
-    parameters = inspect.signature(metric).parameters.values()
-    names = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    names = tuple(
+        parameter.name
+        for parameter in inspect.signature(metric).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    )
     if names not in _METRIC_KINDS:
         choices = "; ".join(f"({', '.join(choice)})" for choice in _METRIC_KINDS)
         raise ConfigError(f"a metric takes {choices}\n  this metric takes ({', '.join(names)})")

@@ -213,6 +213,30 @@ def test_the_second_moments_of_a_checkpoint_are_not_counted(files):
     assert "Adafactor.step_offset" in found.without_effect
 
 
+def test_the_scalable_network_has_positions_in_each_layer(files):
+    text = (files / "models/base.gin").read_text()
+    (files / "models/base.gin").write_text(text.replace("t5x.examples.t5 import", "t5x.examples.scalable_t5 import"))
+    settings = ["MODEL_DIR=x", "network.T5Config.scan_layers=True"]
+    assert api.import_config(files / "mine.gin", None, settings, 1).config.model.bias_per_layer
+    (files / "models/base.gin").write_text(text)
+    assert not api.import_config(files / "mine.gin", None, ["MODEL_DIR=x"], 1).config.model.bias_per_layer
+
+
+def test_extra_ids_are_sentinels(files):
+    settings = ["MODEL_DIR=x", "seqio.SentencePieceVocabulary.extra_ids=300"]
+    assert api.import_config(files / "mine.gin", None, settings, 1).config.data.denoising.num_sentinels == 300
+
+
+def test_all_settings_of_adafactor_that_exist_here_are_read(files):
+    settings = {"weight_decay_rate": 0.1, "weight_decay_rate_lr_exponent": 2.0, "max_parameter_scale": 0.5}
+    given = [f"adafactor.Adafactor.{name}={value}" for name, value in settings.items()]
+    given.append("adafactor.Adafactor.global_norm_clip_threshold=1.5")
+    optimizer = api.import_config(files / "mine.gin", None, ["MODEL_DIR=x", *given], 1).config.optimizer
+    assert (optimizer.max_grad_norm, optimizer.decay_mask) == (1.5, "all")  # T5X decays every parameter
+    assert optimizer.adafactor.weight_decay_rate == 0.1
+    assert (optimizer.adafactor.weight_decay_lr_exponent, optimizer.adafactor.max_parameter_scale) == (2.0, 0.5)
+
+
 def test_held_out_data_is_the_split_of_the_file(files):
     config = api.import_config(files / "mine.gin", None, ["MODEL_DIR=x"], 1).config
     assert (config.data.valid_split, config.data.held_out_share) == ("validation", None)

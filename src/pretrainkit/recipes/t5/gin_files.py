@@ -42,7 +42,9 @@ _ADAFACTOR = {
     "clipping_threshold": "clipping_threshold",
     "epsilon1": "epsilon1",
     "epsilon2": "epsilon2",
+    "max_parameter_scale": "max_parameter_scale",
     "weight_decay_rate": "weight_decay_rate",
+    "weight_decay_rate_lr_exponent": "weight_decay_lr_exponent",
     "skip_nan_updates": "skip_nan_updates",
 }
 _SCHEDULE = {
@@ -139,6 +141,8 @@ class GinFile:
         is not installed."""
         self._parser = import_optional("gin.config_parser", "t5x", f"reading {path}", package="gin-config")
         self.bindings: dict[Key, Binding] = {}
+        self.modules: set[str] = set()
+        """Names of the modules that are imported."""
         self._macros: dict[str, Any] = {}
         self._read(path.absolute(), ())
         for setting in settings:
@@ -172,6 +176,8 @@ class GinFile:
         for statement in statements:
             if isinstance(statement, self._parser.IncludeStatement):
                 self._read(_included(statement.filename, path), outer)
+            elif isinstance(statement, self._parser.ImportStatement):
+                self.modules.add(statement.module)
             elif isinstance(statement, self._parser.BindingStatement):
                 owner, argument = statement.selector.rpartition(".")[2], statement.arg_name
                 if not argument:
@@ -290,6 +296,8 @@ class _Reader:
         names = self._take("T5Config", "mlp_activations", default=("relu",))
         if unknown := [name for name in names if name not in _ACTIVATIONS]:
             raise ConfigError(f"T5Config.mlp_activations has {unknown[0]!r}\n  known: {', '.join(_ACTIVATIONS)}")
+        # The scalable network has a table of relative positions in each layer.
+        model["bias_per_layer"] = "t5x.examples.scalable_t5.network" in self._gin.modules
         return model | {"activations": tuple(_ACTIVATIONS[name] for name in names)}
 
     def _objective(self) -> dict[str, Any]:
@@ -314,7 +322,9 @@ class _Reader:
             if self._weights and adafactor.pop("step_offset", 0):
                 reason = "the optimizer's state of a checkpoint is not imported, so it is counted from the first update"
                 self._without_effect["Adafactor.step_offset"] = reason
-            return {"adafactor": adafactor, "peak_lr": peak}, schedule
+            norm = self._take("Adafactor", "global_norm_clip_threshold") or 0.0
+            settings = {"adafactor": adafactor, "peak_lr": peak, "max_grad_norm": norm, "decay_mask": "all"}
+            return settings, schedule
         line = named.line if named is not None else ""
         parts = [chosen]
         if name == "chain":
@@ -372,6 +382,8 @@ class _Reader:
         if (number := self._take("Trainer", "num_microbatches")) and batch_size:
             data["microbatch_size"] = max(1, batch_size // self._nproc // number)
         file = self._take("SentencePieceVocabulary", "sentencepiece_model_file")
+        if number := self._take("SentencePieceVocabulary", "extra_ids"):
+            data["denoising"] = {"num_sentinels": number}
         if file is not None:
             self._notes.append(f"its vocabulary is {file}: set data.tokenizer to the folder of a copy of it")
         elif self._gin._macros.get("VOCABULARY") == Reference("ByteVocabulary"):
