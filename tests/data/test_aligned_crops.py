@@ -27,6 +27,15 @@ def test_stored_parts_are_rows_of_their_table() -> None:
         stored_part(table[:, :4], 0, (60, 80), "parts.npy")
 
 
+def test_parts_of_a_larger_image_are_refused() -> None:
+    table = np.array([[0, 10, 60, 60, 0], [5, 6, 20, 30, 1]])
+    with pytest.raises(
+        DataError, match="has crops of at least 70 x 60 pixels, but the image has 80 x 40\n  give the images"
+    ):
+        stored_part(table, 1, (40, 80), "parts.npy")
+    assert stored_part(table, 1, (60, 70), "parts.npy").size == stored_part(table, 1, None, "parts.npy").size
+
+
 def test_nearest_values_are_cut_and_mirrored() -> None:
     values = np.arange(24).reshape(4, 6)
     part = stored_part(np.array([[0, 2, 4, 4, 1]]), 0, (4, 6), "parts.npy")

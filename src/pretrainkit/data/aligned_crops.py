@@ -113,14 +113,20 @@ def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generato
 def stored_part(settings_C5: NDArray[np.integer], number: int, size: tuple[int, int] | None, name: str) -> Part:
     """Return row `number` of the stored crops (top, left, height, width, 1 if mirrored) of precomputed tokens.
 
-    `size` is (height, width) of the image; None: the extent of all crops. Raises DataError if the table is invalid."""
+    `size` is (height, width) of the image; None: the extent of all crops. Raises DataError if the table is invalid, or
+    of a larger image."""
     table = np.asarray(settings_C5)
     if table.ndim != 2 or table.shape[1] != 5 or not len(table) or table.dtype.kind not in "iu":
         raise DataError(
             f"{name} contains {table.dtype} {table.shape}, not integers (N, 5): top, left, height, width, mirrored\n"
             "  create the tokens of this data set again"
         )
-    if size is None:
-        size = (int((table[:, 0] + table[:, 2]).max()), int((table[:, 1] + table[:, 3]).max()))
+    extent = (int((table[:, 0] + table[:, 2]).max()), int((table[:, 1] + table[:, 3]).max()))
+    size = size or extent
+    if extent[0] > size[0] or extent[1] > size[1]:
+        raise DataError(
+            f"{name} has crops of at least {extent[1]} x {extent[0]} pixels, but the image has {size[1]} x {size[0]}\n"
+            "  give the images that were tokenized, or create the tokens of this data set again"
+        )
     top, left, height, width, is_flipped = table[number].tolist()
     return Part(top, left, height, width, bool(is_flipped), size, number)
