@@ -15,7 +15,7 @@ import pytest
 from pretrainkit.errors import DataError, InputError, MissingPackageError
 from pretrainkit.training import metrics
 from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.metrics import MetricsLog
+from pretrainkit.training.metrics import MetricsLog, cut_after
 from pretrainkit.training.run import LogConfig
 from support.remedies import followed
 
@@ -60,6 +60,18 @@ def test_broken_lines_in_the_middle_are_dropped_with_a_warning(tmp_path, caplog)
     MetricsLog(tmp_path, LogConfig(), resume_step=20).close()
     assert [line["step"] for line in read(path)] == [10, 20]
     assert "dropped 3 broken lines" in caplog.text
+
+
+def test_a_log_is_whole_if_the_run_is_killed_while_broken_lines_are_dropped(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(content := 'nonsense\n{"step": 10}\nnonsense\n{"step": 20}\n{"step": 30}\n')
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            cut_after(path, 20)
+    assert path.read_text() == content
+    cut_after(path, 20)
+    assert [line["step"] for line in read(path)] == [10, 20]
 
 
 @pytest.mark.parametrize("tail_bytes", [1, 40, 100, 1000, 1 << 20])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.loggers import LOGGERS, LoggedRun, cells_of
 from pretrainkit.training.run import LogConfig
@@ -94,7 +95,7 @@ def cut_after(path: Path, resume_step: int) -> list[dict[str, Any]]:
             if span < size:
                 file.readline()  # the end of a line that begins before the span
             begin, content = file.tell(), file.read()
-            *lines, torn = content.split(b"\n")  # after the last newline, nothing or a line that a crash cut off
+            *lines, _ = content.split(b"\n")  # after the last newline, nothing or a line that a crash cut off
             rows = [_row(line) for line in lines]
             kept = [number for number, row in enumerate(rows) if row is not None and row["step"] <= resume_step]
             if len(kept) >= _NUM_EARLIER or not begin:
@@ -102,10 +103,13 @@ def cut_after(path: Path, resume_step: int) -> list[dict[str, Any]]:
             span *= 4
         if num_broken := rows.count(None):
             _log.warning("%s: dropped %d broken lines", path, num_broken)
-        if len(kept) < len(lines) or torn:
-            file.seek(begin)
-            file.write(b"".join(lines[number] + b"\n" for number in kept))
-            file.truncate()
+        left = b"".join(lines[number] + b"\n" for number in kept)
+        if content.startswith(left):
+            file.truncate(begin + len(left))
+        else:  # there are invalid lines between those that are kept
+            file.seek(0)
+            with atomic_file(path) as whole:
+                whole.write(file.read(begin) + left)
     return [row for row in (rows[number] for number in kept) if row is not None]
 
 
