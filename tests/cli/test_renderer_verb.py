@@ -71,6 +71,8 @@ def test_a_preview_counts_characters_that_no_font_has(font):
     assert "add fonts that have them: fallback_fonts=[FILE]" in shown
     assert np.asarray(pillow.open("preview.png")).shape[0] > 0
     assert json.loads(succeed("renderer", "preview", font, "--text", "plain", "--json"))["missing"] == {}
+    shown = succeed("renderer", "preview", font, "--text", "ko\u0308ln")
+    assert "1 of them are combining marks, which the engine freetype draws beside their letters" in shown
 
 
 def test_mistakes_have_one_message(font):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -177,3 +178,12 @@ def test_the_store_keeps_glyphs_near_the_baseline_and_grows(latin_font):
     atlas.paint(line, np.array([high], np.int32), np.array([0]), 2)
     assert line[0].tolist() == [7] * 4
     assert BASELINE < 150
+
+
+def test_combining_marks_are_reported_once(latin_font):
+    renderer = Renderer(RendererConfig(font_file=latin_font))
+    with pytest.warns(UserWarning, match=r"combining marks such as U\+0308, which the engine freetype draws beside"):
+        renderer("ko\u0308ln")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        renderer("e\u0308")

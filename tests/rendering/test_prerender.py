@@ -18,6 +18,7 @@ from pretrainkit.rendering import prerender as prerender_module
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
 from pretrainkit.rendering.render_chunk import pieces
+from support.remedies import followed
 from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
@@ -286,6 +287,18 @@ def test_rows_of_words_that_begin_patches_lose_none_and_leave_no_room_for_one(la
     assert all(wider.num_text_patches(piece) <= 29 for piece in found)
     for piece, following in itertools.pairwise(found[:5]):
         assert wider.num_text_patches(f"{piece} {following.split()[0]}") > 29
+
+
+def test_combining_marks_are_counted_unless_the_engine_places_them(small, tmp_path):
+    (tmp_path / "one.txt").write_text("ko\u0308ln köln e\ufe0f q\u0303")
+    for engine, expected in (("freetype", 2), ("pango", None)):
+        notes, renderer = Notes(), Renderer(small.config.changed(engine=engine, on_missing="ignore"))
+        prerender(find_documents([tmp_path / "one.txt"]), renderer, tmp_path / engine, progress=notes)
+        about = [note for note in notes.notes if "combining marks" in note]
+        assert len(about) == (expected is not None)
+        for note in about:
+            assert f"has {expected} combining marks" in note
+            assert "engine=pango" in followed(note, "rendering/freetype_engine.py: which the engine freetype draws")
 
 
 def test_characters_that_no_font_has_are_counted_and_named(small, tmp_path):

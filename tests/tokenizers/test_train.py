@@ -1,6 +1,7 @@
 """Training: the fixed ids, one result for one input, and refusals with a number that works."""
 
 import json
+import logging
 import random
 import re
 
@@ -12,6 +13,7 @@ from pretrainkit.cli.tokenizer import app
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
+from support.remedies import followed
 
 
 def files(folder):
@@ -185,3 +187,29 @@ def test_the_same_training_again_leaves_the_tokenizer_as_it_is(words, tmp_path):
     for source, changed in ((other, settings), (words, TokenizerSettings(kind="wordpiece", vocab_size=401))):
         with pytest.raises(DataError, match="already exists"):
             train_tokenizer([source], out, changed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "lowercase", "expected"),
+    [
+        ("unigram", "ſchiff daz", False, "'ſ' to 's'"),
+        ("wordpiece", "ſchiff \ue8bf", False, "U+E8BF to nothing"),
+        ("wordpiece", "Schiff \ue8bf Å", True, "U+E8BF to nothing"),
+        ("wordpiece", "Schiff für", True, None),
+        ("wordpiece", "ſchiff 船 ko\u0308nig", False, None),
+        ("bpe", "ſchiff \ue8bf ﬁ 船 ko\u0308nig", False, None),
+    ],
+)
+def test_characters_that_are_lost_before_the_text_is_split_are_reported(
+    tmp_path, caplog, kind, text, lowercase, expected
+):
+    words = tmp_path / "words.tsv"
+    words.write_text("".join(f"{word}\t9\n" for word in text.split()), encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        train_tokenizer(
+            [words], tmp_path / "out", TokenizerSettings(kind=kind, lowercase=lowercase), as_many_as_possible=True
+        )
+    assert len(caplog.messages) == (expected is not None)
+    for message in caplog.messages:
+        assert f"of the characters are changed before the text is split into pieces: {expected}" in message
+        assert "--kind bpe" in followed(message, "tokenizers/train.py: … % of the characters are changed")

@@ -60,6 +60,8 @@ def preview(
     as_json: Json = False,
 ) -> None:
     """Draw a text as the model sees it to a PNG file, and list characters that no font has."""
+    from pretrainkit.rendering.freetype_engine import MARKS_ADVICE, num_marks
+
     if (text is None) == (file is None):
         raise InputError("preview needs one text\n  give either --text 'Some words' or --file FILE")
     if out.suffix != ".png":
@@ -79,6 +81,8 @@ def preview(
         more = f", and {len(missing) - len(most)} others" if len(missing) > len(most) else ""
         print(f"  no font has {sum(missing.values()):,} of them: {named}{more}")
         print("  add fonts that have them: fallback_fonts=[FILE]")
+    if marks := num_marks(drawer.config, [content]):
+        print(f"  {marks:,} of them are combining marks, {MARKS_ADVICE}")
 
 
 def _open(source: str, settings: list[str]) -> "Renderer":

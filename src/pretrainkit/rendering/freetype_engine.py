@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
+import unicodedata
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +40,24 @@ _IGNORABLE = re.compile(
 """Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties 15) without the fillers: soft hyphens, joiners,
 direction marks, variation selectors. They are not drawn, although many fonts have glyphs for them."""
 
+MARKS_ADVICE = (
+    "which the engine freetype draws beside their letters, not above or below them\n"
+    "  compose the text (unicodedata.normalize('NFC', text)), or set engine=pango"
+)
+
+
+def num_marks(config: RendererConfig, texts: Sequence[str]) -> int:
+    """Count the combining marks in texts that a renderer with this config draws beside their letters."""
+    if config.engine != "freetype" or config.parity:
+        return 0
+    marks = {character for character in set().union(*texts) if _is_mark(character)}
+    return sum(text.count(mark) for text in texts for mark in marks)
+
+
+def _is_mark(character: str) -> bool:
+    """Return True for a combining mark that is drawn."""
+    return unicodedata.category(character)[0] == "M" and not _IGNORABLE.match(character)
+
 
 class FreeTypeEngine:
     """FreeType with the fonts of one config. Threads may share it."""
@@ -52,6 +72,7 @@ class FreeTypeEngine:
         self._advances = np.zeros(256, np.int32)
         self._is_missing = np.zeros(256, bool)
         self._has_missing = False
+        self._reports_marks = config.on_missing != "ignore" and not config.parity
         self._lock = threading.Lock()
 
     def _open(self, path: Path, index: int, scale: float) -> Any:
@@ -118,6 +139,9 @@ class FreeTypeEngine:
         return {"freetype": ".".join(map(str, self._freetype.version()))}
 
     def _load_glyph(self, code: int) -> None:
+        if self._reports_marks and _is_mark(chr(code)):
+            self._reports_marks = False
+            warnings.warn(f"the text has combining marks such as U+{code:04X}, {MARKS_ADVICE}", stacklevel=5)
         has_glyph = ((face, index) for face in self._faces if (index := face.get_char_index(code)))
         face, index = next(has_glyph, (self._faces[0], 0))
         is_missing = not index

@@ -33,6 +33,7 @@ from pretrainkit.files.skips import Skips
 from pretrainkit.files.work import finished_task, work_folder
 from pretrainkit.rendering.documents import Documents, RenderDocument
 from pretrainkit.rendering.folder import save_renderer
+from pretrainkit.rendering.freetype_engine import MARKS_ADVICE
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.render_chunk import (
     ChunkTask,
@@ -390,7 +391,7 @@ def _finished(out: Path, rendering: Rendering) -> dict[str, dict[str, Any]] | No
 
 
 def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counter[str]:
-    """Count the characters that no font has, and report them."""
+    """Count the characters that no font has, and report them and combining marks."""
     counts = sum((Counter(record["missing"]) for record in records), Counter[str]())
     missing = Counter(dict(sorted(counts.items())))
     if missing:
@@ -400,6 +401,8 @@ def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counte
             f"warning: {missing.total():,} characters, {len(missing):,} different ones, are drawn as boxes because no "
             f"font has them: {shown}\n  add fonts to the renderer's fallback_fonts"
         )
+    if num_marks := sum(record.get("num_marks", 0) for record in records):
+        progress.note(f"warning: the text has {num_marks:,} combining marks, {MARKS_ADVICE}")
     return missing
 
 

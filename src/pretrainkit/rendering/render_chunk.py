@@ -18,6 +18,7 @@ from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.work import record_finished
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.folder import load_renderer
+from pretrainkit.rendering.freetype_engine import num_marks
 from pretrainkit.rendering.packing import fill, fill_patches, original_blocks
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, new_row_file, row_schema, to_png
@@ -99,6 +100,7 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
         "index": task.index,
         "num_documents": len(task.documents),
         "missing": missing,
+        "num_marks": num_marks(renderer.config, [document.text for document in task.documents]),
         "files": {},
     }
     files: dict[str, RowFile] = {}

@@ -4,6 +4,9 @@ Word counts are the TSV that `pretrainkit corpus count-words` writes.
 """
 
 import json
+import logging
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +23,8 @@ from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
 MAX_WORD_BYTES = 4192
 """SentencePiece drops longer lines (its `max_sentence_length`). We drop such words for all kinds of tokenizers."""
 _MAKE_COUNTS = "make one with: pretrainkit corpus count-words 'CORPUS/train/*.jsonl*' --out words.tsv"
+_MANY_CHANGED = 0.005
+_log = logging.getLogger(__name__)
 Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
 
@@ -135,6 +140,7 @@ def train_tokenizer(
             "fingerprint": files.model_fingerprint(aside),
         }
         files.write_json(aside / "manifest.json", manifest)
+        _report_changes(counts, contents[files.TOKENIZER_JSON], settings)
         return manifest
 
 
@@ -189,6 +195,39 @@ def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[
     else:
         text = subwords.train_subwords(counts, settings.vocab_size, settings.kind, settings.lowercase)
     return {files.TOKENIZER_JSON: text.encode()}
+
+
+def _report_changes(counts: Mapping[bytes, int], tokenizer_json: bytes, settings: TokenizerSettings) -> None:
+    """Log a warning if many characters are replaced or removed before the text is split into pieces. Folding of case
+    was asked for, so then only removed characters count."""
+    from tokenizers import Tokenizer
+
+    normalizer = Tokenizer.from_buffer(tokenizer_json).normalizer
+    numbers: Counter[str] = Counter()
+    for word, count in counts.items():
+        for character in unicodedata.normalize("NFC", word.decode()):
+            numbers[character] += count
+    becomes: dict[str, str] = {}
+    for character in numbers if normalizer else ():
+        text = normalizer.normalize_str(character).replace(f" {character} ", character)  # spaces around ideographs
+        is_folded = settings.lowercase and (text or unicodedata.category(character).startswith("M"))
+        if not is_folded and unicodedata.normalize("NFC", text) != character:
+            becomes[character] = text
+    changed = Counter({character: numbers[character] for character in becomes})
+    share = changed.total() / numbers.total()
+    if share >= _MANY_CHANGED:
+        shown = ", ".join(f"{_shown(c)} to {_shown(becomes[c])}" for c, _ in changed.most_common(3))
+        _log.warning(
+            "%.1f %% of the characters are changed before the text is split into pieces: %s\n  --kind bpe keeps them",
+            *(100 * share, shown),
+        )
+
+
+def _shown(text: str) -> str:
+    """Return a text in quotes, or the code points of characters that cannot be printed."""
+    if not text:
+        return "nothing"
+    return repr(text) if text.isprintable() else " ".join(f"U+{ord(character):04X}" for character in text)
 
 
 def _controls(settings: TokenizerSettings) -> tuple[dict[str, str], SpecialIds]:
