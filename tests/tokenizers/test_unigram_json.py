@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, SentencePieceTokenizer
+from pretrainkit.tokenizers.unigram import is_of_sabertooth
 from pretrainkit.tokenizers.unigram_json import read_rules
 
 SAMPLE = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).resolve().parents[3] / "shared/data"))
@@ -175,3 +176,24 @@ def test_a_typed_mask_is_recognized_and_leaves_its_neighbours_unchanged(both, un
     assert ids[-2 - len(encode("is")) : -2] == encode("is").tolist()
     plain = AutoTokenizer.from_pretrained(unigram, split_special_tokens=True)
     assert plain("The <mask>.", add_special_tokens=False)["input_ids"] == encode("The <mask>.").tolist()
+
+
+def test_only_models_with_the_options_of_sabertooth_are_of_its_kind(unigram: Path) -> None:
+    from sentencepiece import sentencepiece_model_pb2
+
+    data = (unigram / "sentencepiece.model").read_bytes()
+    assert is_of_sabertooth(data)
+    for change in ("swap", "defined", "identity", "no bytes", "suffix"):
+        model = sentencepiece_model_pb2.ModelProto.FromString(data)
+        if change == "swap":
+            model.pieces[257].piece, model.pieces[258].piece = "</s>", "<s>"
+        elif change == "defined":
+            model.pieces[300].type = model.pieces[300].USER_DEFINED
+        elif change == "identity":
+            model.normalizer_spec.name = "identity"
+        elif change == "no bytes":
+            model.trainer_spec.byte_fallback = False
+        else:
+            model.trainer_spec.treat_whitespace_as_suffix = True
+        assert not is_of_sabertooth(model.SerializeToString()), change
+    assert not is_of_sabertooth(b"a model")

@@ -16,7 +16,15 @@ from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
 from pretrainkit.files.outputs import new_folder
 from pretrainkit.rendering.folder import is_renderer
-from pretrainkit.tokenizers.folder import CONFIG_JSON, MODEL, TOKENIZER_JSON, read_tokenizer_json, require_own_pieces
+from pretrainkit.tokenizers.folder import (
+    CONFIG_JSON,
+    MODEL,
+    TOKENIZER_JSON,
+    read_tokenizer_json,
+    require_own_pieces,
+    transformers_settings,
+    write_json,
+)
 
 _VOCABULARIES: Mapping[str, Callable[[Path], set[str]]] = {
     "vocab.txt": lambda path: {line.rstrip("\r\n") for line in path.open(encoding="utf-8", newline="\n")} - {""},
@@ -49,8 +57,10 @@ def tokenizer_beside(folder: Path) -> Path | None:
     the tokenizer cannot be read."""
     about = _json(folder / CONFIG_JSON)
     is_own = is_renderer(folder) or about.get("tokenizer_class") == "ByT5Tokenizer"
-    if is_own or any((folder / name).is_file() for name in (TOKENIZER_JSON, MODEL)):
+    if is_own or (folder / TOKENIZER_JSON).is_file():
         return folder
+    if (folder / MODEL).is_file():
+        return folder if (folder / "manifest.json").is_file() else _with_json(folder)
     names = [name for name in _VOCABULARIES if (folder / name).is_file()]
     return _converted(folder, names) if names else None
 
@@ -96,6 +106,25 @@ def changed_tokenizer(folder: Path, changes: TokenizerChanges, out: Path) -> Pat
             shutil.copyfile(folder / "added_tokens.json", aside / "added_tokens.json")
         model.save(str(aside / TOKENIZER_JSON))
         (aside / CONFIG_JSON).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return out
+
+
+def _with_json(folder: Path) -> Path:
+    """Return a cached copy of a tokenizer of Sabertooth with the missing `tokenizer.json`, without which transformers
+    gives other ids. Tokenizers of another layout are returned unchanged."""
+    from pretrainkit.tokenizers.unigram import TOKENS, is_of_sabertooth
+
+    if not is_of_sabertooth(model := (folder / MODEL).read_bytes()):
+        return folder
+    from pretrainkit.tokenizers.unigram_json import tokenizer_json
+
+    out = cache_folder() / "tokenizers" / hashlib.blake2b(model, digest_size=16).hexdigest()
+    if out.is_dir():
+        return out
+    with new_folder(out) as aside:
+        (aside / MODEL).write_bytes(model)
+        (aside / TOKENIZER_JSON).write_text(tokenizer_json(model), "utf-8")
+        write_json(aside / CONFIG_JSON, transformers_settings(TOKENS))
     return out
 
 

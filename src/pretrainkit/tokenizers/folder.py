@@ -105,6 +105,17 @@ def read_tokenizer_json(path: Path) -> bytes:
     return json.dumps(values).encode()
 
 
+def transformers_settings(tokens: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of `tokenizer_config.json` for control tokens by role."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{role}_token": piece for role, piece in tokens.items()},
+        # Without cls, all segments have the same type.
+        "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+
+
 def pieces_by_id(vocabulary: Mapping[str, int], folder: Path) -> list[str]:
     """Return the piece of each id of a vocabulary, "" for ids without one. Raises DataError, which names `folder`, if
     most ids would have none."""

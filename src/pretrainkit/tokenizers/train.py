@@ -118,14 +118,7 @@ def train_tokenizer(
         for name, content in contents.items():
             with atomic_file(aside / name) as file:
                 file.write(content)
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            **{f"{role}_token": piece for role, piece in tokens.items()},
-            "model_max_length": settings.max_length,
-            # Without cls, all segments have the same type.
-            "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
-            "clean_up_tokenization_spaces": False,
-        }
+        config = files.transformers_settings(tokens) | {"model_max_length": settings.max_length}
         files.write_json(aside / files.CONFIG_JSON, config)
         if punkt is not None:
             punkt.save(aside / files.PUNKT_JSON)

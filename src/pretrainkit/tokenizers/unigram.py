@@ -109,6 +109,29 @@ def _explained(message: str, vocab_size: int, num_inserted: int) -> Exception:
     return DataError(f"SentencePiece cannot learn from this text: {message}\n  check the words in the TSV")
 
 
+def is_of_sabertooth(model: bytes) -> bool:
+    """True for a SentencePiece model with the layout "bert" and the options of `train_unigram`."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    except DecodeError:
+        return False
+    learned, trainer, normalizer = proto.pieces[len(_FIXED["bert"]) :], proto.trainer_spec, proto.normalizer_spec
+    return (
+        tuple(piece.piece for piece in proto.pieces[: len(_FIXED["bert"])]) == _FIXED["bert"]
+        and all(piece.type == piece.NORMAL for piece in learned)
+        and trainer.model_type == trainer.UNIGRAM
+        and trainer.byte_fallback
+        and not trainer.treat_whitespace_as_suffix
+        and normalizer.name == "nmt_nfkc"
+        and normalizer.add_dummy_prefix
+        and normalizer.remove_extra_whitespaces
+        and normalizer.escape_whitespaces
+    )
+
+
 def vocab_lines(model: bytes) -> bytes:
     """Return the content of the `.vocab` file: `piece<TAB>score` per line."""
     from sentencepiece import sentencepiece_model_pb2

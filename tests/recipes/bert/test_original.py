@@ -13,7 +13,9 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.formats.flax_file import flat_arrays, read_flax
 from pretrainkit.recipes.bert.convert import to_huggingface_config, to_huggingface_state
 from pretrainkit.recipes.bert.recipe import RECIPE
+from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.special import SpecialIds
+from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 from support.bert_batches import run_config
 from support.t5_foreign_files import nested
 
@@ -120,6 +122,22 @@ def test_import_writes_weights_and_no_copy_of_the_checkpoint(original, tmp_path)
     found = pretrainkit.load_model(tmp_path / "ours").state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
     assert [path.name for path in (tmp_path / "ours/tokenizer").iterdir()] == ["sentencepiece.model"]
+
+
+def test_its_vocabulary_is_imported_with_the_file_that_transformers_reads(original, tmp_path, transformers):
+    """Sabertooth copies only its SentencePiece model beside the weights."""
+    folder, _ = original
+    (tmp_path / "words.tsv").write_text("the\t9\ntenor\t5\nhorn\t4\nnoon\t3\n")
+    train_tokenizer([tmp_path / "words.tsv"], tmp_path / "trained", TokenizerSettings(vocab_size=272))
+    shutil.copy(tmp_path / "trained" / "sentencepiece.model", folder)
+    ids = load_tokenizer(folder).encode("the tenor’s horn").tolist()
+    (answer,) = pretrainkit.generate(folder, ["the <mask>"])
+    assert len(answer["masks"]) == 1
+    pretrainkit.import_model(folder, "bert", tmp_path / "ours")
+    pretrainkit.export(tmp_path / "ours", "huggingface", tmp_path / "theirs")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    assert theirs("the tenor’s horn")["input_ids"] == [257, *ids, 258]
+    assert theirs.mask_token_id == 259
 
 
 def test_checkpoints_of_2021_have_another_root(original):
