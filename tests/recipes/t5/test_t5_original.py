@@ -66,7 +66,11 @@ def test_the_scalable_variant_is_unstacked_and_the_optimizer_left_out():
         if rest.startswith("layers_0/"):
             inner = rest.removeprefix("layers_0/")
             other = to_original(state, config)[f"{stack}/layers_1/{inner}"]
-            scanned[f"target/{stack}/{stack}/{inner}"] = torch.stack((array, other), dim=1)
+            both = torch.stack((array, other), dim=1)
+            if "attention/" in inner:  # heads have a dim of their own
+                heads = (config.num_heads, config.head_size)
+                both = both.unflatten(0, heads).movedim(1, 2) if "/out/" in inner else both.unflatten(2, heads)
+            scanned[f"target/{stack}/{stack}/{inner}"] = both
         elif not rest.startswith("layers_"):
             scanned[f"target/{name}"] = array
     scanned["state/step"] = torch.tensor(7)

@@ -135,7 +135,14 @@ def parameters_of(arrays: State) -> dict[str, Tensor]:
                 parameters[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
         elif stack != "state":
             parameters[name] = array
-    return parameters
+    return {name: _with_merged_heads(name, array) for name, array in parameters.items()}
+
+
+def _with_merged_heads(name: str, array: Tensor) -> Tensor:
+    """Return a matrix from the kernel of a layer whose heads have a dim of their own, as in the scalable variant."""
+    if array.ndim != 3:
+        return array
+    return array.flatten(0, 1) if name.endswith("/out/kernel") else array.flatten(1)
 
 
 def model_of(parameters: State) -> T5ModelConfig:
