@@ -345,7 +345,8 @@ class ImageTokenizerModelConfig(Config):
     """Do not train encoder and quantizer, for example to train a new decoder of a finished tokenizer (with
     init_from)."""
     num_sampling_steps: PositiveInt = 25
-    """Diffusion decoders only: number of sampling steps per image."""
+    """Diffusion decoders only: number of sampling steps per image. The original takes more steps than given if their
+    number does not divide `decoder.noise.num_times`."""
 
     @property
     def grid(self) -> int:
