@@ -34,7 +34,10 @@ def import_(
     config: Annotated[
         str | None, Option(help="Preset or YAML file with the architecture, for files that do not state it.")
     ] = None,
-    tokenizer: Annotated[Path | None, Option(help="Folder of the model's tokenizer, which is copied to OUT.")] = None,
+    tokenizer: Annotated[
+        Path | None,
+        Option(help="Folder of the model's tokenizer, which is copied to OUT; for a ByT5 (recipe t5) also bytes."),
+    ] = None,
     pooling: Annotated[
         str | None,
         Option(help="Pooling of a classifier (recipe glue) whose files do not state it: mean, max or pma_padded:K."),

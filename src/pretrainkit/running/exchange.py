@@ -280,7 +280,8 @@ def import_model(
         recipe: Recipe of the model; None: the recipe that reads its format or its model_type.
         format: "huggingface", or one of the recipe's `file_formats`.
         config: Preset or YAML file with the architecture of a file; None: that of the file, or the usual one.
-        tokenizer: Folder of the model's tokenizer, if there is none beside the model; a copy is kept.
+        tokenizer: Folder of the model's tokenizer, if there is none beside the model; a copy is kept. For a ByT5 also
+            "bytes".
         pooling: How a classifier computes one vector of a text, if its files do not define it.
     """
     from pretrainkit.exporting.foreign_tokenizer import changed_tokenizer

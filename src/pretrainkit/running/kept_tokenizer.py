@@ -43,10 +43,14 @@ def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[S
 
 def require_ids_of_model(config: RunConfig, tokenizer: Path | None) -> None:
     """Raise InputError for a tokenizer with ids beyond the model's embeddings."""
+    from pretrainkit.tasks.vocabulary_folder import is_byt5, open_vocabulary
     from pretrainkit.tokenizers.load import load_tokenizer
 
     size = getattr(config.model, "vocab_size", None)  # image models have no vocabulary
-    if tokenizer is not None and size is not None and (num_pieces := load_tokenizer(tokenizer).vocab_size) > size:
+    if tokenizer is None or size is None:
+        return
+    num_pieces = open_vocabulary(tokenizer).size if is_byt5(tokenizer) else load_tokenizer(tokenizer).vocab_size
+    if num_pieces > size:
         raise InputError(
             f"the tokenizer {tokenizer} has {num_pieces} pieces, but the model reads {size}\n"
             "  use the folder of the tokenizer that the model was trained with"
@@ -84,10 +88,18 @@ def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) ->
 
 
 def usable_tokenizer(folder: Path) -> Path:
-    """Return the folder, or a copy of it with a tokenizer.json. Raises DataError if it contains neither a tokenizer nor
-    a renderer."""
+    """Return the folder, or a copy of it with a tokenizer.json; for `bytes` that of ByT5's tokenizer. Raises DataError
+    if it contains neither a tokenizer nor a renderer."""
+    from pretrainkit.data.line_index import cache_folder
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
+    from pretrainkit.tasks.vocabulary import ByteVocabulary
+    from pretrainkit.tasks.vocabulary_folder import BYTES, write_byte_tokenizer
 
+    if str(folder) == BYTES and not folder.exists():
+        folder = cache_folder() / "tokenizers" / BYTES
+        if not folder.is_dir():
+            with new_folder(folder) as aside:
+                write_byte_tokenizer(ByteVocabulary(), aside)
     tokenizer = tokenizer_beside(folder)
     if tokenizer is None:
         raise DataError(

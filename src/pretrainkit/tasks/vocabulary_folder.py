@@ -34,7 +34,7 @@ def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Voca
     if str(place) == BYTES:
         return ByteVocabulary(num_sentinels or 0)
     path = tokenizer_place(Path(place))
-    if path.is_dir() and _is_byt5(path):
+    if path.is_dir() and is_byt5(path):
         return ByteVocabulary(num_sentinels or _extra_bytes(path))
     is_json = path.name == _JSON or (path.is_dir() and not any((path / name).is_file() for name in _SENTENCEPIECE))
     kind: Callable[..., Vocabulary] = _json_vocabulary if is_json else SentencePieceVocabulary
@@ -75,7 +75,7 @@ def tokenizer_place(path: Path) -> Path:
     Raises DataError if there is none."""
     run_folders = [path.parent.parent / "tokenizer"] if path.parent.name == "checkpoints" else []
     for place in (path, path / "tokenizer", *run_folders):
-        if place.is_file() or any((place / name).is_file() for name in (*_SENTENCEPIECE, _JSON)) or _is_byt5(place):
+        if place.is_file() or any((place / name).is_file() for name in (*_SENTENCEPIECE, _JSON)) or is_byt5(place):
             return place
     raise DataError(
         f"{path} has no tokenizer: no file {', '.join((*_SENTENCEPIECE, _JSON))}\n"
@@ -88,12 +88,17 @@ def save_vocabulary(vocabulary: Vocabulary, out: Path) -> bool:
     vocabulary without files."""
     if isinstance(vocabulary, ByteVocabulary):
         out.mkdir()
-        (out / _CONFIG_NAME).write_text(json.dumps(_byte_tokenizer(vocabulary), indent=2) + "\n", "utf-8")
+        write_byte_tokenizer(vocabulary, out)
         return True
     if isinstance(vocabulary, (SentencePieceVocabulary, TokenizerJsonVocabulary)):
         copy_tokenizer(vocabulary.path if vocabulary.path.is_dir() else vocabulary.path.parent, out)
         return any((out / name).is_file() for name in (*_SENTENCEPIECE, _JSON))
     return False
+
+
+def write_byte_tokenizer(vocabulary: ByteVocabulary, folder: Path) -> None:
+    """Write the settings of a tokenizer of bytes into a folder."""
+    (folder / _CONFIG_NAME).write_text(json.dumps(_byte_tokenizer(vocabulary), indent=2) + "\n", "utf-8")
 
 
 def _byte_tokenizer(vocabulary: ByteVocabulary) -> dict[str, Any]:
@@ -114,7 +119,8 @@ def _byte_tokenizer(vocabulary: ByteVocabulary) -> dict[str, Any]:
     }
 
 
-def _is_byt5(folder: Path) -> bool:
+def is_byt5(folder: Path) -> bool:
+    """Return True if the folder has the settings of a tokenizer of bytes."""
     return _tokenizer_config(folder).get("tokenizer_class") == _BYT5
 
 

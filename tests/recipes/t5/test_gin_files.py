@@ -195,6 +195,13 @@ def test_a_run_from_a_checkpoint_of_mesh_tensorflow_counts_on_too(files):
     assert (found.config.first_step, found.config.num_extra_steps) == (1_000_000, 20_000)
 
 
+def test_relative_steps_replace_their_total(files):
+    settings = ["MODEL_DIR=x", "train_script.train.relative_steps=200"]
+    assert api.import_config(files / "mine.gin", "t5", settings, 1).config.num_steps == 200
+    settings.append("RestoreCheckpointConfig.path=gs://models/checkpoint_30000")
+    assert api.import_config(files / "mine.gin", "t5", settings, 1).config.num_extra_steps == 200
+
+
 def test_a_run_needs_the_step_of_one_checkpoint(files):
     setting = "RestoreCheckpointConfig.path={}"
     told = refused("config", "import", files / "mine.gin", "MODEL_DIR=x", setting.format("gs://models/small"))

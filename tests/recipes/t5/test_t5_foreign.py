@@ -13,6 +13,8 @@ from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import build
 from pretrainkit.recipes.t5.original import names, read_foreign, to_original
+from pretrainkit.tasks.vocabulary import ByteVocabulary
+from pretrainkit.tasks.vocabulary_folder import open_vocabulary, save_vocabulary
 from support.t5_batches import model_config, random_model, row_batch
 from support.t5_foreign_files import bfloat16_bits, logits, mesh_names, write_bundle, write_t5x
 
@@ -155,3 +157,14 @@ def test_an_import_can_be_compared_with_transformers(transformers, tmp_path, fam
     write_t5x(tmp_path / "theirs", their_arrays(model_config(family)))
     pretrainkit.import_model(tmp_path / "theirs", "t5", tmp_path / "ours", format="t5x")
     assert difference_from_huggingface(tmp_path / "ours") < 1e-4
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_byt5_is_imported_with_its_bytes(tmp_path, is_folder):
+    config = model_config(vocab_size=384)
+    write_tensors(tmp_path / "t5x.safetensors", to_original(random_model(config).state_dict(), config))
+    tokenizer = tmp_path / "byt5" if is_folder else "bytes"
+    if is_folder:
+        save_vocabulary(ByteVocabulary(), tokenizer)
+    pretrainkit.import_model(tmp_path / "t5x.safetensors", "t5", tmp_path / "ours", format="t5x", tokenizer=tokenizer)
+    assert open_vocabulary(tmp_path / "ours") == ByteVocabulary()

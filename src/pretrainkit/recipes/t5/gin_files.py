@@ -452,7 +452,7 @@ class _Reader:
     def _start(self) -> dict[str, Any]:
         """Return the number of updates, the seed, and the weights to start from."""
         total, relative = self._take("train", "total_steps"), self._take("train", "relative_steps")
-        updates: dict[str, Any] = {"num_steps": total}
+        updates: dict[str, Any] = {"num_steps": relative or total}
         if (seed := self._take("train", "random_seed")) is not None:
             updates["seed"] = seed
         self._weights = self._import_of_checkpoint()
