@@ -369,8 +369,14 @@ def test_inference_becomes_a_command(files):
     known = {name for parameter in get_command(app_of("infer")).params for name in parameter.opts}
     assert options.keys() <= known
     assert found.weights_command[1] == "models/checkpoint_5"
-    told = refused("config", "import", files / "infer.gin", "infer.mode='predict_with_aux'")
-    assert "infer.mode='predict_with_aux' has no counterpart" in told
+    told = refused("config", "import", files / "infer.gin", "infer.mode='export'")
+    assert "infer.mode='export' is unknown" in told
+    more = ["infer.mode='predict_with_aux'", "write_inferences_to_file.output_ids=True"]
+    found = api.import_config(files / "infer.gin", None, more, 1)
+    command = found.command
+    assert "not divided by the brevity penalty" in found.notes[0]
+    assert command[command.index("--mode") + 1] == "predict-with-scores"
+    assert "--ids" in command
     (files / "file.gin").write_text(INFER.replace('"glue_rte_v002"', "@infer_script.create_task()"))
     told = refused("config", "import", files / "file.gin")
     advice = followed(told, "recipes/t5/gin_files.py: … builds its task from a file")

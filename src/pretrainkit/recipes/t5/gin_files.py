@@ -62,6 +62,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "create_learning_rate_scheduler": {"num_warmup_steps": 1000},
 }
 """Defaults of T5X that differ from the values of our preset, for settings that a file does not contain."""
+_INFER_MODES = {"predict": "predict", "score": "score", "predict_with_aux": "predict-with-scores"}
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "linear": "linear", "swish": "swish", "silu": "swish"}
 _WITHOUT_EFFECT = {
     "PjitPartitioner": "ranks are set at launch, and sharding by the settings in parallel",
@@ -516,12 +517,14 @@ class _Reader:
                 "  give the file to infer itself: pretrainkit infer RUN --input FILE --out answers.jsonl"
             )
         mode = self._take("infer", "mode", default="predict")
-        if mode not in ("predict", "score"):
-            raise ConfigError(f"{path}: infer.mode={mode!r} has no counterpart\n  possible: predict, score")
+        if mode not in _INFER_MODES:
+            raise ConfigError(f"{path}: infer.mode={mode!r} is unknown\n  possible: {', '.join(_INFER_MODES)}")
+        if mode == "predict_with_aux":
+            self._notes.append("scores of predictions are log-likelihoods, not divided by the brevity penalty")
         shard = f"{self._take('infer', 'shard_id', default=0)}/{self._take('infer', 'num_shards', default=1)}"
         options: dict[str, Any] = {
             **rows,
-            "--mode": mode,
+            "--mode": _INFER_MODES[mode],
             "--batch-size": self._take("DatasetConfig", "batch_size"),
             "--chunk-batches": self._take("infer", "checkpoint_period"),
             "--shard": None if shard == "0/1" else shard,
@@ -532,11 +535,13 @@ class _Reader:
         for argument in ("shuffle", "pack"):  # answers are written in the order of the task
             self._take("DatasetConfig", argument)
         decoding = self._decoding()
-        if mode == "predict":
+        if mode != "score":
             for name, value in decoding.items():
                 if name != "method":
                     options["--beams" if name == "num_beams" else f"--{name.replace('_', '-')}"] = value
         words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        written = {"output_ids": "--ids", "include_all_inputs": "--all-fields"}
+        words += [option for name, option in written.items() if self._take("write_inferences_to_file", name)]
         return self._command(path, "infer", ("infer", "imported", *words, "--out", "answers"))
 
     def _rows_of_examples(self, path: Path) -> dict[str, Any]:
