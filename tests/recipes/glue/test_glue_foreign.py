@@ -3,6 +3,7 @@
 import json
 import logging
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from pretrainkit import api
 from pretrainkit.cli.main import app
 from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.recipes.exchange import ConvertsClassifiers
+from pretrainkit.recipes.huggingface.config import HuggingFaceRun
 from pretrainkit.recipes.huggingface.encoder import family_of
 from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.running.initial import load_initial
@@ -328,7 +330,30 @@ def test_warnings_about_a_folder_and_the_data_are_logged_once(verb, tmp_path, tr
         assert sum(warning in record.getMessage() for record in caplog.records) == 1
 
 
-def test_a_plan_with_an_encoder_whose_work_is_not_counted_has_no_times(tmp_path, transformers):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_work_of_an_encoder_is_that_of_its_matrices(family, tmp_path, transformers):
+    recipe = find_recipe("huggingface")
+    config, _ = recipe.import_huggingface(write_foreign(transformers, tmp_path / "encoder", family))
+    short, long, both = (recipe.text_encoder_flops(config, np.array(lengths)) for lengths in ([5], [30], [5, 30]))
+    width, inner, num_layers = 16, 32, 2
+    ours = [3 * num_layers * (2 * n * (4 * width**2 + 2 * width * inner) + 4 * n**2 * width) for n in (5, 30)]
+    if family in ("roberta", "distilbert"):
+        assert [short, long, both] == pytest.approx([*ours, sum(ours)])
+    else:  # embeddings of another width, or work on relative positions, which the texts of a batch share
+        assert short > ours[0]
+        assert long > ours[1]
+        assert sum(ours) < both <= short + long
+
+
+def test_an_encoder_that_pads_to_whole_windows_is_not_counted(tmp_path, transformers):
+    values = {"attention_window": 16, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    longformer = transformers.LongformerConfig(vocab_size=40, num_hidden_layers=1, **values)
+    config = HuggingFaceRun(model={"architecture": longformer.to_dict(), "max_positions": None})
+    assert find_recipe("huggingface").text_encoder_flops(config, np.array([5, 30])) == 0
+
+
+def test_a_plan_with_an_encoder_whose_work_is_not_counted_has_no_times(tmp_path, transformers, monkeypatch):
+    monkeypatch.setattr("pretrainkit.recipes.huggingface.recipe._text_flops", lambda config: (0.0, 0.0, 0.0))
     write_foreign(transformers, tmp_path / "encoder", "roberta")
     rows = [{"text": text, "label": text} for text in ("fine", "dull")] * 8
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -9,9 +9,8 @@ Dimensions: B captions, D width, F inner width, S tokens, L layers.
 
 from __future__ import annotations
 
-import logging
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,9 @@ from numpy.typing import NDArray
 from pretrainkit.recipes.clip.config import ClipRun, ProjectionConfig, TextTransformerConfig, TowerConfig, VitConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-_log = logging.getLogger(__name__)
 _CHANNELS = 3
-_LENGTHS = (4, 8, 16)
-"""Lengths of captions to count. Any three work, because the count is a polynomial of degree two."""
 
 
 def transformer_flops(
@@ -100,8 +96,10 @@ class PairFlops:
         if isinstance(tower, VitConfig):
             projected = 0 if projection.kind == "text_only" else 3 * projection_flops(tower.hidden_size, projection)
             return passes(tower, tower.num_layers) * vit_flops(tower) + projected
+        from pretrainkit.training.forward_flops import fake_zeros, forward_flops
+
         # Two images, because batch norm fails for a single image with a single pixel.
-        return passes(tower) * _counted(self._model, image=_zeros(2, _CHANNELS, *image_size)) / 2
+        return passes(tower) * forward_flops(self._model, image=fake_zeros(2, _CHANNELS, *image_size)) / 2
 
     def _captions(self, lengths_B: NDArray[np.float64]) -> NDArray[np.float64]:
         tower, projection = self._config.model.text, self._config.model.projection
@@ -117,9 +115,9 @@ class PairFlops:
     @cached_property
     def _caption_polynomial(self) -> tuple[float, float, float]:
         """Coefficients of the forward FLOPs of a caption as a polynomial of its length, highest power first."""
-        counts = [_counted(self._model, input_ids=_zeros(1, length).long()) for length in _LENGTHS]
-        square, linear, constant = np.polyfit(_LENGTHS, counts, 2).tolist()
-        return square, linear, constant
+        from pretrainkit.training.forward_flops import text_flops
+
+        return text_flops(self._model, "input_ids")
 
     @cached_property
     def _model(self) -> nn.Module:
@@ -131,30 +129,3 @@ class PairFlops:
 
         with torch.device("meta"):
             return faked(DualEncoder(self._config)).requires_grad_(False)
-
-
-def _zeros(*shape: int) -> Tensor:
-    import torch
-
-    from pretrainkit.training.fake_tensor import FakeTensor
-
-    return FakeTensor(torch.zeros(shape, device="meta"))
-
-
-def _counted(model: nn.Module, **inputs: Tensor) -> float:
-    """Return the forward FLOPs of a model on the device "meta"; 0, with a warning, if it cannot run there."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
-
-    def attention(*shapes: Any, **_: Any) -> int:
-        return sdpa_flop_count(*shapes[:3])
-
-    on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch's counter does not know it
-    counter = FlopCounterMode(display=False, custom_mapping={on_cpu: attention})
-    try:
-        with torch.no_grad(), counter:
-            model(**inputs)
-    except RuntimeError as error:  # also if torch lacks an operator for tensors without values
-        _log.warning("FLOPs are not counted, because a tower cannot run on the device meta: %s", error)
-        return 0.0
-    return float(counter.get_total_flops())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -15,10 +16,11 @@ from pretrainkit.recipes.exchange import (
     TellsIds,
     TextClassifier,
 )
-from pretrainkit.recipes.huggingface.config import HuggingFaceRun
+from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
 from pretrainkit.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
     from pretrainkit.recipes.text_encoder import TextEncoder
@@ -67,6 +69,12 @@ class HuggingFace(
             draw(model, config.model)
         return model
 
+    def text_encoder_flops(self, config: HuggingFaceRun, lengths_B: np.ndarray) -> float:
+        """Count the forward pass on tensors without values; the backward pass costs twice as much."""
+        square, linear, constant = _text_flops(config.model.model_dump_json())
+        # The constant counts once: for DeBERTa, it is the work on relative positions, which all examples share.
+        return 3 * (float(((square * lengths_B + linear) * lengths_B).sum()) + constant)
+
     def export_text_classifier(
         self, config: HuggingFaceRun, model: TextClassifier, tokenizer: Path | None, out: Path
     ) -> None:
@@ -87,6 +95,21 @@ class HuggingFace(
 
         config, encoder, _ = read_folder(folder)
         return HuggingFaceRun(model=config), encoder
+
+
+@cache
+def _text_flops(config: str) -> tuple[float, float, float]:
+    """Return the result of `text_flops` for the JSON of a model's config."""
+    import torch
+
+    from pretrainkit.recipes.huggingface.convert import build
+    from pretrainkit.training.fake_step import faked
+    from pretrainkit.training.forward_flops import text_flops
+
+    with torch.device("meta"):
+        model = build(HuggingFaceModelConfig.model_validate_json(config))
+    encoder = faked(model).requires_grad_(False).eval()
+    return text_flops(encoder.model.base_model, "input_ids", "attention_mask")
 
 
 RECIPE = HuggingFace()
