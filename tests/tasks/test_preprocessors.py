@@ -66,6 +66,11 @@ def test_truncating_left_keeps_the_end_and_room_for_eos(length, limit):
     assert made["targets"].tolist() == ids(length)[max(0, length - limit) :]
 
 
+def test_truncating_left_after_eos_keeps_all_tokens_that_fit():
+    made = through(9, append_eos, truncate_inputs_left(), lengths={"inputs": 8, "targets": 8})
+    assert made["inputs"].tolist() == [*ids(9)[2:], 1]
+
+
 def test_rekey_takes_the_named_keys_only():
     assert rekey({"inputs": None, "targets": "text"})({"text": "a", "meta": 1}) == {"inputs": "", "targets": "a"}
 

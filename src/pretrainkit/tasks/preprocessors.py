@@ -121,15 +121,18 @@ class TruncateLeft:
         for key in self.keys:
             if lengths is None or key not in lengths or key not in changed:
                 continue
-            num_tokens = lengths[key] - int(key in features and features[key].add_eos)
-            value = np.asarray(changed[key])
+            value, feature = np.asarray(changed[key]), features.get(key)
+            num_tokens = lengths[key]
+            if feature is not None and feature.add_eos:
+                has_eos = len(value) > 0 and value[-1] == feature.vocabulary.eos_id  # as in tasks of SeqIO
+                num_tokens -= int(not has_eos)
             changed[key] = value[max(0, len(value) - num_tokens) :]
         return changed
 
 
 def truncate_inputs_left(*keys: str) -> TruncateLeft:
     """Trim the beginning of each feature of `keys` (default: `inputs`) that is too long, with space for EOS if the
-    feature has it. Use it before the step that appends EOS."""
+    feature gets it later."""
     return TruncateLeft(keys or ("inputs",))
 
 
