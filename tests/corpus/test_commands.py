@@ -47,6 +47,17 @@ def files_in(folder):
     return sorted(path.name for path in folder.rglob("*")) if folder.exists() else []
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "is_named"),
+    [("a.fa", (), True), ("a.txt", (), False), ("a.00001", (), False), ("a.fa", ("--format", "book"), False)],
+)
+def test_unusual_suffixes_that_are_read_as_sentences_are_named(tmp_path, run, name, options, is_named):
+    (tmp_path / name).write_text(">seq1 of a species\nACGT\nACGT\n")
+    code, _, err = run("stats", tmp_path / name, *options)
+    assert code == 0
+    assert ("files with the suffix .fa are read as text: each line is a sentence" in err) == is_named
+
+
 def test_shards_then_words_then_stats(tmp_path, run):
     code, out, _ = run("shards", good_input(tmp_path), "--out", tmp_path / "c", "--num-shards", 3, "--heldout", 0.2)
     assert code == 0

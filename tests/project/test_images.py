@@ -278,6 +278,18 @@ def test_a_broken_table_of_a_set_is_not_replaced_by_another_one(tmp_path):
             new_project("clip", [tmp_path / broken], tmp_path / "made", hours=None)
 
 
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_set_of_which_no_image_can_be_read_is_refused(tmp_path, is_set):
+    """Such as arrays of sounds, or paths that are relative to another folder."""
+    photos = put_captions(tmp_path / "photos")
+    if is_set:
+        photos = page_data.put_pairs(tmp_path / "set") or tmp_path / "set"
+    for image in [*photos.rglob("*.png"), *photos.rglob("*.jpg")]:
+        image.write_bytes(b"\x93NUMPY\x01\x00")
+    with pytest.raises(DataError, match=r"none of the .* images can be read\n.*broken image: .* unknown image format"):
+        new_project("clip", [photos], tmp_path / "made", hours=None)
+
+
 def test_images_without_captions_are_refused_with_a_remedy_that_works(tmp_path):
     photos = put_photos(tmp_path / "photos", 30)
     with pytest.raises(DataError, match="has a caption \\(images: 30\\)") as caught:

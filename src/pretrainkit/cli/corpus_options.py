@@ -31,6 +31,8 @@ Inputs = Annotated[
 Out = Annotated[Path, Option(help="Output folder.")]
 Format = Annotated[DocumentFormat, Option(help="Format of every INPUT. auto: by its name.")]
 SEED = changed("seed", help="Seed of the shuffle.")
+_OF_TEXT = {"", ".txt", ".text", ".md"}
+"""Suffixes of text, which is not surprising to be read as such."""
 BAD = changed("max_bad", min=0, help=SKIPPED)
 
 
@@ -82,4 +84,11 @@ def shown_progress(sources: Sequence[SourceFile]) -> AbstractContextManager["Pro
         typer.echo(
             f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
         )
+        suffixes = {Path(source.address).suffix for source in sources if source.format == "text"}
+        if unusual := sorted(suffix for suffix in suffixes - _OF_TEXT if not suffix[1:].isdigit()):
+            typer.echo(
+                f"files with the suffix {', '.join(unusual[:5])} are read as text: each line is a sentence, and a "
+                "blank line ends a document (other formats: --format)",
+                err=True,
+            )
     return shown_stages()

@@ -164,7 +164,7 @@ def _find(path: str, names: Collection[str], request: ProjectRequest) -> PairSet
         pass  # nothing is held out yet
     if "valid" in opened:
         check_held_out([opened["train"]], [opened["valid"]])
-    facts = {split: scan(pairs, progress=request.progress) for split, pairs in opened.items()}
+    facts = {split: _scanned(pairs, path, request) for split, pairs in opened.items()}
     skipped = {reason: count for pairs in opened.values() for reason, count in pairs.skipped.items()}
     left_out = tuple(LeftOut(f"entries: {reason}", count, (path,)) for reason, count in skipped.items())
     train = opened["train"]
@@ -178,9 +178,20 @@ def _find_loose(loose: LoosePairs, name: str, request: ProjectRequest) -> PairSe
         Path(folder, "train").symlink_to(loose.folder, target_is_directory=True)
         _write_table(Path(folder), loose)
         pairs = open_pairs(ClipSourceConfig(path=folder, name=name), "train")
-        facts = scan(pairs, progress=request.progress)
+        facts = _scanned(pairs, loose.folder, request)
         raw = (f"raw/{name}/train", loose.folder)
         return PairSet(name, f"raw/{name}", raw, {"train": facts}, _captions(pairs), loose, loose.left_out)
+
+
+def _scanned(pairs: Pairs, path: str, request: ProjectRequest) -> dict[str, Any]:
+    """Return the statistics of a split. Raises DataError if no image can be read."""
+    facts = scan(pairs, progress=request.progress)
+    if not facts["width"]:
+        reasons = "".join(
+            f"\n  {entry['count']:,} {why}: {entry['examples'][0]}" for why, entry in facts["bad"].items()
+        )
+        raise DataError(f"{path}: none of the {facts['images']:,} images can be read{reasons}")
+    return facts
 
 
 def _captions(pairs: Pairs) -> list[str]:

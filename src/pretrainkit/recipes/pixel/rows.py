@@ -317,7 +317,7 @@ def _cache_entry(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Ren
         raise DataError(f"{path} does not exist\n  name text files, or a folder written by: pretrainkit render")
     if renderer_path is None:
         raise DataError(
-            f"{path} is plain text, but no renderer is given\n"
+            f"{path} has no rendered rows and is read as plain text, but no renderer is given\n"
             "  name a renderer or a font: data.renderer=FONT.ttf; or render it with pretrainkit render"
         )
     documents = find_documents([path])
