@@ -319,6 +319,7 @@ def test_rows_that_do_not_fit_are_explained(name, row, message):
 
 def test_a_twin_is_named_before_the_suffix_for_evaluation():
     names = {"a": "a_2_sentinel", "a_v1_train": "a_v1_2_sentinel_train", "a_eval": "a_2_sentinel_eval"}
+    names |= {"b.c_eval": "b.c_2_sentinel_eval", "x_dev_more": "x_2_sentinel_dev_more"}  # as SeqIO names them
     task = REGISTRY.get_task("glue_cola_v002")
     assert {name: with_sentinels(task.replace(name=name), 2).name for name in names} == names
 

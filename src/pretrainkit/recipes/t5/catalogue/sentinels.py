@@ -3,7 +3,6 @@
 They help models that were pretrained by span corruption with small tasks. Source: the released `seqio`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ from pretrainkit.tasks.task import REGISTRY, Task, TaskRegistry
 if TYPE_CHECKING:
     from pretrainkit.tasks.task import Feature
 
-_SUFFIX = re.compile(r"_(train|dev|test|eval)$|\.")
+_PARTS_BEHIND = ("_train", "_dev", "_test", "_eval", ".")
+"""Parts of names before which the number of sentinels is inserted: the first of these that a name contains."""
 _ENDS = (append_eos, append_eos_after_trim)
 
 
@@ -26,8 +26,8 @@ def add_task_with_sentinels(task: str | Task, num_sentinels: int = 1, registry: 
     """Register the sentinel variant of a task, and return it.
 
     Its first sentinels follow the inputs, which are shortened to fit, and begin the targets; they are removed before
-    evaluation. `_1_sentinel` is inserted into the name before a final `_train`, `_dev`, `_test` or `_eval`. Raises
-    ConfigError if the task does not tokenize before it appends EOS, or the name exists already.
+    evaluation. `_1_sentinel` is inserted into the name before `_train`, `_dev`, `_test` or `_eval`, or else at its end.
+    Raises ConfigError if the task does not tokenize before it appends EOS, or the name exists already.
     """
     return registry.add(with_sentinels(registry.get_task(task) if isinstance(task, str) else task, num_sentinels))
 
@@ -49,8 +49,7 @@ def with_sentinels(task: Task, num_sentinels: int = 1) -> Task:
 
 def twin_name(name: str, num_sentinels: int = 1) -> str:
     """Return the name of a task's sentinel variant."""
-    match = _SUFFIX.search(name)
-    place = match.start() if match else len(name)
+    place = next((place for part in _PARTS_BEHIND if (place := name.find(part)) >= 0), len(name))
     return f"{name[:place]}_{num_sentinels}_sentinel{name[place:]}"
 
 
