@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -475,6 +476,19 @@ def test_characters_that_no_font_has_are_named(tmp_path):
     assert re.match(expected, lacking)
     assert lacking.endswith(f": pretrainkit new pixel {given} FONT.ttf --out FOLDER")
     assert "missing glyphs" in (project.folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_text_with_combining_marks_is_drawn_by_an_engine_that_places_them(tmp_path):
+    pytest.importorskip("freetype")
+    page_data.put_font(tmp_path / "font.ttf")
+    for form, is_named in (("NFC", False), ("NFD", True)):
+        (tmp_path / form).mkdir()
+        text = unicodedata.normalize(form, "the garden of the kïng and the old house ")
+        for number in range(12):
+            (tmp_path / form / f"{number}.txt").write_text(f"{number} {text}" * 40, encoding="utf-8")
+        project = new_project("pixel", [tmp_path / form, tmp_path / "font.ttf"], tmp_path / f"made {form}", hours=None)
+        (engine,) = (decision for decision in project.record["decisions"] if decision["name"] == "engine")
+        assert ("combining marks" in engine["reason"]) == is_named
 
 
 def test_fonts_without_the_scripts_of_the_text_are_refused(tmp_path):

@@ -50,11 +50,11 @@ def num_marks(config: RendererConfig, texts: Sequence[str]) -> int:
     """Count the combining marks in texts that a renderer with this config draws beside their letters."""
     if config.engine != "freetype" or config.parity:
         return 0
-    marks = {character for character in set().union(*texts) if _is_mark(character)}
+    marks = {character for character in set().union(*texts) if is_mark(character)}
     return sum(text.count(mark) for text in texts for mark in marks)
 
 
-def _is_mark(character: str) -> bool:
+def is_mark(character: str) -> bool:
     """Return True for a combining mark that is drawn."""
     return unicodedata.category(character)[0] == "M" and not _IGNORABLE.match(character)
 
@@ -139,7 +139,7 @@ class FreeTypeEngine:
         return {"freetype": ".".join(map(str, self._freetype.version()))}
 
     def _load_glyph(self, code: int) -> None:
-        if self._reports_marks and _is_mark(chr(code)):
+        if self._reports_marks and is_mark(chr(code)):
             self._reports_marks = False
             warnings.warn(f"the text has combining marks such as U+{code:04X}, {MARKS_ADVICE}", stacklevel=5)
         has_glyph = ((face, index) for face in self._faces if (index := face.get_char_index(code)))

@@ -17,6 +17,7 @@ from pretrainkit.recipes.text_projects import CORPUS, prepare_text, size, traini
 from pretrainkit.rendering.config import EngineName, RendererConfig, Strategy
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.fonts import SUFFIXES, installed_font
+from pretrainkit.rendering.freetype_engine import is_mark
 from pretrainkit.rendering.renderer import Renderer
 
 ROWS, RENDERER = "data/rows", "renderer"
@@ -26,6 +27,8 @@ _DRAWN_CHARACTERS = 200
 _NUM_DRAWN = 200
 _MOST_MISSING = 0.5
 """Maximum share of characters without a glyph. With more, the project is refused."""
+_FEW_MARKS = 1e-3
+"""Share of combining marks that does not matter if they are drawn beside their letters."""
 _WORD = 40
 """Number of letters that are enough to recognize their script."""
 _WORD_CHARACTERS = 12
@@ -119,7 +122,7 @@ def _lacking(drawing: Drawing, request: ProjectRequest) -> str:
     data = " ".join(map(quote, request.data))
     return (
         f"{max(share, 0.0001):.2%} of the characters of a sample have no glyph and are drawn as empty boxes"
-        + (f" ({names})" if known else f", such as {next(iter(drawing.missing))}")
+        + (f" ({names})" if known else f", such as U+{ord(next(iter(drawing.missing))):04X}")
         + f"; to draw them, name fonts that have them: pretrainkit new pixel {data} FONT.ttf --out FOLDER"
     )
 
@@ -139,9 +142,11 @@ def _fonts(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _engine(sample: Sequence[str]) -> tuple[EngineName, str]:
     shaped = Counter(script for script in map(script_of, sample) if script not in _UNSHAPED)
-    if not shaped:
-        return "freetype", "no script of the text needs shaping"
     names = ", ".join(name for name, _ in shaped.most_common(3))
+    if not names and sum(map(is_mark, "".join(sample))) > _FEW_MARKS * sum(map(len, sample)):
+        names = "combining marks"
+    if not names:
+        return "freetype", "no script of the text needs shaping"
     try:
         from pretrainkit.rendering.pango_library import pango_library
 
