@@ -152,7 +152,8 @@ def test_a_run_is_imported_with_all_its_settings(files):
     assert (config.schedule.factors, config.schedule.num_warmup_steps) == (("constant", "rsqrt_decay"), 2000)
     assert (config.evaluate.every_steps, config.evaluate.num_examples, config.evaluate.infer) == (500, 640, None)
     assert (config.checkpoint.every_steps, config.checkpoint.keep_every_steps) == (1000, 1000)
-    assert "gs://vocabs/sentencepiece.model" in found.notes[0]
+    assert "batch_size=128 counts packed rows" in found.notes[0]
+    assert "gs://vocabs/sentencepiece.model" in found.notes[1]
     assert {"PjitPartitioner.num_partitions", "train.model_dir"} <= set(found.without_effect)
 
 

@@ -375,6 +375,11 @@ class _Reader:
         data |= self._taken("DatasetConfig", {"split": "train_split", "pack": "packing"}, "train")
         if batch_size is not None:
             data["batch_size"] = batch_size
+            if data.get("packing"):
+                self._notes.append(
+                    f"its batch_size={batch_size} counts packed rows, data.batch_size counts examples: multiply it by "
+                    "the number of examples in a row, from the packed rows that pretrainkit data check prints"
+                )
         data |= self._taken("DatasetConfig", {"split": "valid_split"}, "train_eval") | {"held_out_share": None}
         if (modules := self._take("DatasetConfig", "module", "train")) is not None:
             data["modules"] = (modules,) if isinstance(modules, str) else tuple(modules)
