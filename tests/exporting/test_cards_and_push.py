@@ -111,7 +111,7 @@ def test_the_snippets_for_tags_and_answers_print_what_the_run_predicts(kind, tmp
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(snippet, "card", "exec"), {})
     if kind == "tags":
-        assert printed.getvalue().split() == [text for pair in zip(words, answer["tags"]) for text in pair]
+        assert printed.getvalue().strip() == str(answer["tags"])
     else:
         assert printed.getvalue().strip() == answer["answer"] == "Ann"
 

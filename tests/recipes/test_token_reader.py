@@ -1,5 +1,6 @@
 """Texts, words and passages as encoders of tokens read them."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.token_reader import ControlTokens, TokenReader, windows_of
+from support.remedies import followed
 
 CLS, SEP, UNKNOWN = 500, 501, 502
 CONTROL = ControlTokens((CLS,), (SEP,), (SEP,))
@@ -43,6 +45,20 @@ def test_words_are_read_whole_and_in_order_and_cut_ones_are_counted(words, max_l
         assert (ids[0], ids[-1], starts[-1]) == (CLS, SEP, len(ids) - 1)
         if num_kept < len(own):
             assert len(ids) + max(1, len(own[num_kept])) > max_length
+
+
+def test_ids_that_the_encoder_does_not_read_are_refused():
+    """They would be an index error of torch, in the middle of training."""
+    for read in (
+        lambda reader: reader.read([["ab", "c"]], 9),
+        lambda reader: reader.read_words([["ab", "c"]], 9),
+        lambda reader: reader.read_passages([("a", "bc")], 16, 1, 4),
+    ):
+        with pytest.raises(DataError, match="the tokenizer gives the id 501, but the encoder reads ids below 500") as e:
+            read(replace(READER, num_ids=500))
+        advice = followed(e.value, "recipes/token_reader.py: the tokenizer gives the id")
+        assert "data.tokenizer=FOLDER" in advice
+        read(replace(READER, num_ids=502))
 
 
 PAIRS = st.lists(st.tuples(st.text("ab ", max_size=9), st.text("xyz ", max_size=60)), min_size=1, max_size=4)

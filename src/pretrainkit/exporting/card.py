@@ -51,8 +51,8 @@ _CALLS = {
     "AutoModelForTokenClassification": 'words = ["Some", "text", "."]\n'
     'inputs = reader(words, is_split_into_words=True, return_tensors="pt")\n'
     "labels = model(**inputs).logits[0].argmax(-1).tolist()\n"
-    "for number, word in enumerate(words):\n"
-    "    print(word, model.config.id2label[labels[inputs.word_ids().index(number)]])",
+    "first = [inputs.word_ids().index(number) for number in range(len(words))]  # the first token of each word\n"
+    "print([model.config.id2label[labels[token]] for token in first])",
     "AutoModelForQuestionAnswering": 'inputs = reader("Who came?", "Ann came.", return_tensors="pt")\n'
     "outputs = model(**inputs)\n"
     "spans = (outputs.start_logits.softmax(-1).T @ outputs.end_logits.softmax(-1)).triu()\n"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
-from pretrainkit.errors import ConfigError
+from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.text_reader import Ids, Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 
 Encoded = tuple[Ids, Ints]
@@ -49,6 +49,19 @@ class TokenReader(TextReader):
     encode_with_offsets: Callable[[Sequence[str]], tuple[Ids, Ints, Ints]] | None = None
     """Like `encode`, also with (M, 2) start and end of each token in its text, in characters; None: `read_passages` is
     not supported."""
+    num_ids: int | None = None
+    """Number of ids that the encoder reads; None: any."""
+
+    def _known(self, *texts: "TokenTexts") -> tuple["TokenTexts", ...]:
+        """Return the texts. Raises DataError if one has an id that the encoder does not read."""
+        control = (*self.control.before, *self.control.between, *self.control.after)
+        largest = max([*control, *(int(text.ids.max(initial=0)) for text in texts)])
+        if self.num_ids is not None and largest >= self.num_ids:
+            raise DataError(
+                f"the tokenizer gives the id {largest}, but the encoder reads ids below {self.num_ids}\n"
+                "  use the encoder's own tokenizer: data.tokenizer=FOLDER, or copy its files beside the encoder"
+            )
+        return texts
 
     def read(self, texts: Sequence[Sequence[str]], max_length: int) -> "TokenExamples":
         is_pair = len(texts) == 2
@@ -60,7 +73,7 @@ class TokenReader(TextReader):
             TokenTexts(ids, np.cumsum(lengths) - lengths, own)
             for (ids, lengths), own in zip(encoded, kept, strict=True)
         ]
-        return TokenExamples(tuple(texts_read), self.control)
+        return TokenExamples(self._known(*texts_read), self.control)
 
     def read_words(self, words: Sequence[Sequence[str]], max_length: int) -> "TokenWords":
         if self.unknown is None:
@@ -77,7 +90,7 @@ class TokenReader(TextReader):
         last_words = np.searchsorted(ends, begins + max_tokens, side="right") - 1
         kept = np.minimum(last_words - first_words, num_words)
         texts = TokenTexts(ids, begins, ends[first_words + kept] - begins)
-        return TokenWords((texts,), self.control, ends, first_words, kept, num_words)
+        return TokenWords(self._known(texts), self.control, ends, first_words, kept, num_words)
 
     def read_passages(
         self, pairs: Sequence[tuple[str, str]], max_length: int, stride: int, max_first: int
@@ -104,7 +117,7 @@ class TokenReader(TextReader):
         begin_W, size_W, example_W = windows_of(sizes[context_N], max_context_N, stride)
         question = TokenTexts(question_ids, question_begins[example_W], question_sizes[example_W])
         context = TokenTexts(ids, begins[context_N][example_W] + begin_W, size_W)
-        return TokenPassages((question, context), self.control, offsets_M2, example_W, is_cut_N[example_W])
+        return TokenPassages(self._known(question, context), self.control, offsets_M2, example_W, is_cut_N[example_W])
 
 
 def ids_of_singles(reader: TextReader, texts: Sequence[str]) -> list[list[int]]:

@@ -156,6 +156,7 @@ class Bert(
             word_prefix=loaded.word_prefix,
             unknown=loaded.special.unk,
             encode_with_offsets=loaded.encode_with_offsets,
+            num_ids=config.model.vocab_size,
         )
 
     def build_text_encoder(self, config: BertRun, model: Any) -> TextEncoder:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig
 from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
 from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON, read_tokenizer_json
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
@@ -64,15 +65,16 @@ def template_of(folder: Path) -> Template:
     return Template(control, 1 if gives_types and pair.type_ids[second_begin] else 0)
 
 
-def text_reader(folder: Path, max_positions: int | None) -> TokenReader:
+def text_reader(folder: Path, config: HuggingFaceModelConfig) -> TokenReader:
     """Return the reader of the encoder whose tokenizer is in `folder`."""
     tokenizer, template = read_tokenizer(folder)
     return TokenReader(
         tokenizer.encode_flat,
         template.control,
         f"{tokenizer.fingerprint} {template}",
-        max_positions,
+        config.max_positions,
         word_prefix=tokenizer.word_prefix,
         unknown=tokenizer.special.unk,
         encode_with_offsets=tokenizer.encode_with_offsets,
+        num_ids=config.architecture.get("vocab_size"),
     )

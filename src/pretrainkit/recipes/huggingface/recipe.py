@@ -60,7 +60,7 @@ class HuggingFace(
     def text_reader(self, config: HuggingFaceRun, tokenizer: Path) -> TextReader:
         from pretrainkit.recipes.huggingface.reader import text_reader
 
-        return text_reader(tokenizer, config.model.max_positions)
+        return text_reader(tokenizer, config.model)
 
     def build_text_encoder(self, config: HuggingFaceRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.huggingface.convert import draw
