@@ -233,6 +233,16 @@ def test_the_scalable_network_has_positions_in_each_layer(files):
 def test_extra_ids_are_sentinels(files):
     settings = ["MODEL_DIR=x", "seqio.SentencePieceVocabulary.extra_ids=300"]
     assert api.import_config(files / "mine.gin", None, settings, 1).config.data.denoising.num_sentinels == 300
+    bytes_only = ["VOCABULARY=@seqio.ByteVocabulary()", "seqio.ByteVocabulary.extra_ids=9"]
+    data = api.import_config(files / "mine.gin", None, [*settings, *bytes_only], 1).config.data
+    assert (data.tokenizer, data.denoising.num_sentinels) == ("bytes", 9)
+
+
+def test_two_vocabularies_are_refused(files):
+    text = (files / "models/base.gin").read_text()
+    other = "  output_vocabulary = @seqio.ByteVocabulary()\n"
+    (files / "models/base.gin").write_text(text.replace("  optimizer_def", f"{other}  optimizer_def"))
+    assert other.strip() in refused("config", "import", files / "mine.gin", "MODEL_DIR=x")
 
 
 def test_all_settings_of_adafactor_that_exist_here_are_read(files):

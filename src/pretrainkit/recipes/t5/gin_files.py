@@ -387,14 +387,24 @@ class _Reader:
             data["order"] = "sequential"
         if (number := self._take("Trainer", "num_microbatches")) and batch_size:
             data["microbatch_size"] = max(1, batch_size // self._nproc // number)
+        return data | self._vocabulary()
+
+    def _vocabulary(self) -> dict[str, Any]:
+        """Return the settings of `data` that follow from the vocabulary."""
+        sides = [("", "EncoderDecoderModel", f"{side}_vocabulary") for side in ("input", "output")]
+        bindings = [self._gin.bindings[side] for side in sides if side in self._gin.bindings]
+        used = [self._gin.resolved(binding.value, binding.line) for binding in bindings]
+        if any(vocabulary != used[0] for vocabulary in used):
+            self._unknown.append(bindings[-1].line)
         file = self._take("SentencePieceVocabulary", "sentencepiece_model_file")
-        if number := self._take("SentencePieceVocabulary", "extra_ids"):
-            data["denoising"] = {"num_sentinels": number}
+        is_bytes = used[:1] == [Reference("ByteVocabulary")]
+        number = self._take("ByteVocabulary" if is_bytes else "SentencePieceVocabulary", "extra_ids")
+        settings: dict[str, Any] = {"denoising": {"num_sentinels": number}} if number else {}
+        if is_bytes:
+            return settings | {"tokenizer": "bytes"}
         if file is not None:
             self._notes.append(f"its vocabulary is {file}: set data.tokenizer to the folder of a copy of it")
-        elif self._gin._macros.get("VOCABULARY") == Reference("ByteVocabulary"):
-            data["tokenizer"] = "bytes"
-        return data
+        return settings
 
     def _evaluate(self, batch_size: int | None) -> dict[str, Any]:
         evaluate: dict[str, Any] = {}
