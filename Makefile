@@ -67,7 +67,8 @@ test-matrix:
 test-gpu-benchmark: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gpu.py --pretend --out "$$(mktemp -d)"
 
-# Compile each block with Triton for a GPU and check the code. The CPU build of torch does not use Triton otherwise.
+# Compile each block with Triton for a GPU, and check the code and, in an interpreter, its results. The CPU build of torch
+# does not use Triton otherwise.
 test-codegen: setup build/triton
 	OMP_NUM_THREADS=1 PYTHONPATH=build/triton $(BIN)/python -m pytest tests/codegen
 

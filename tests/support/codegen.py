@@ -158,6 +158,8 @@ def _attention(
     **_: object,
 ) -> Tensor:
     """The kernel that torch would choose on the card, which it does not detect here."""
+    if query.device.type == "cpu":
+        return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
     if attn_mask is None:
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
@@ -170,6 +172,7 @@ def _attention(
     )[0]
 
 
+plain_attention = functional.scaled_dot_product_attention
 functional.scaled_dot_product_attention = _attention
 Tensor.pin_memory = lambda self, *_: self  # a fake tensor has none
 torch._subclasses.fake_tensor.CONSTANT_NUMEL_LIMIT = 0  # else numbers in small tensors are kept, and copied to the card
@@ -193,9 +196,15 @@ _PACKED = {
 """torch's own counts every entry of the list of ends as an example of the greatest length."""
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, **_: object) -> Tensor:
+def plain_flex(query: Tensor, key: Tensor, value: Tensor, **_: object) -> Tensor:
     """Replace FlexAttention where nothing is compiled: as many operations, of all pairs."""
     return _attention(query, key, value)
+
+
+def kind(module: nn.Module, args: Any) -> str:
+    """Return the name of all modules of this kind, which have the same code."""
+    shapes = [tuple(one.shape) for one in (*module.parameters(), *(one for one in args if isinstance(one, Tensor)))]
+    return f"{type(module).__name__} {shapes[0]}, {len(shapes)} tensors"
 
 
 def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
@@ -214,8 +223,7 @@ def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
     device, kinds, counts = torch.device("cuda", 0), dict[str, tuple[Any, ...]](), Counter[str]()
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> None:
-        shapes = [tuple(one.shape) for one in (*module.parameters(), *(one for one in args if isinstance(one, Tensor)))]
-        name = f"{type(module).__name__} {shapes[0]}, {len(shapes)} tensors"
+        name = kind(module, args)
         kinds.setdefault(name, (module, args, kwargs))
         counts[name] += 1
 
@@ -226,7 +234,7 @@ def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device=device)
         apart = [module for module in model.modules() if isinstance(module, CompiledApart)]
-        flex, cuda._flex_attention = cuda._flex_attention, lambda some: _plain
+        flex, cuda._flex_attention = cuda._flex_attention, lambda some: plain_flex
         hooks = [one.register_forward_pre_hook(note, with_kwargs=True) for one in (*model.blocks(), *apart)]
         with FlopCounterMode(display=False, custom_mapping=_PACKED) as operations:
             accumulate(
@@ -284,7 +292,7 @@ def _told(code: str) -> dict[str, Any]:
 
 
 _TEMPLATE = r"async_compile\.triton\('(triton_tem\w+)', '''(.*?)''', device_str"
-_IMPORTS = """import triton
+IMPORTS = """import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
@@ -298,7 +306,7 @@ def _spilled(name: str, source: str) -> int:
     options = {key: int(re.search(rf"{key}=(\d+)", source)[1]) for key in ("num_warps", "num_stages")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{name}.py")
-        path.write_text(_IMPORTS + source[source.index("@triton.jit") :])
+        path.write_text(IMPORTS + source[source.index("@triton.jit") :])
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

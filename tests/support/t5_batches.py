@@ -59,6 +59,14 @@ def packed_batch(seed=0, pad=0):
     return _filled(encoder, decoder) | {"encoder_segment_ids": encoder.int(), "decoder_segment_ids": decoder.int()}
 
 
+def long_batch():
+    """A packed row of more than two blocks of FlexAttention, on either side: examples end within blocks."""
+    torch.manual_seed(0)
+    encoder = torch.tensor([[1] * 150 + [2] * 40 + [3] * 120 + [0] * 7])
+    decoder = torch.tensor([[1] * 20 + [2] * 200 + [3] * 50 + [0] * 3])
+    return _filled(encoder, decoder) | {"encoder_segment_ids": encoder.int(), "decoder_segment_ids": decoder.int()}
+
+
 def row_batch(seed=0, pad=0):
     """Three rows with one example each, of different lengths."""
     torch.manual_seed(seed)
