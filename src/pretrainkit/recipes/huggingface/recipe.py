@@ -107,9 +107,8 @@ def _text_flops(config: str) -> tuple[float, float, float]:
     from pretrainkit.training.forward_flops import text_flops
 
     with torch.device("meta"):
-        model = build(HuggingFaceModelConfig.model_validate_json(config))
-    encoder = faked(model).requires_grad_(False).eval()
-    return text_flops(encoder.model.base_model, "input_ids", "attention_mask")
+        encoder = build(HuggingFaceModelConfig.model_validate_json(config)).model.base_model
+    return text_flops(faked(encoder).requires_grad_(False).eval(), "input_ids", "attention_mask")
 
 
 RECIPE = HuggingFace()
