@@ -340,9 +340,15 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
     def word_prefix(self) -> str:
         return " " if "ByteLevel" in json.dumps(json.loads(self._bytes).get("pre_tokenizer")) else ""
 
+    @cached_property
+    def _adds_space(self) -> bool:
+        """True if byte-level pieces put a space before a text, which is then not part of it."""
+        return bool(self.word_prefix) and self.encode("a") == self.encode(" a")
+
     def _decode(self, ids: list[int]) -> str:
         known = [index for index in ids if index < self._base_size and index != self.pad_id]
-        return self._model.decode(known, skip_special_tokens=False)
+        text: str = self._model.decode(known, skip_special_tokens=False)
+        return text.removeprefix(" ") if self._adds_space else text
 
 
 _NOT_OF_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
