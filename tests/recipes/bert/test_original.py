@@ -124,8 +124,11 @@ def test_import_writes_weights_and_no_copy_of_the_checkpoint(original, tmp_path)
     assert [path.name for path in (tmp_path / "ours/tokenizer").iterdir()] == ["sentencepiece.model"]
 
 
-def test_its_vocabulary_is_imported_with_the_file_that_transformers_reads(original, tmp_path, transformers):
+def test_its_vocabulary_is_imported_with_the_file_that_transformers_reads(
+    original, tmp_path, transformers, monkeypatch
+):
     """Sabertooth copies only its SentencePiece model beside the weights."""
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "cache"))
     folder, _ = original
     (tmp_path / "words.tsv").write_text("the\t9\ntenor\t5\nhorn\t4\nnoon\t3\n")
     train_tokenizer([tmp_path / "words.tsv"], tmp_path / "trained", TokenizerSettings(vocab_size=272))
