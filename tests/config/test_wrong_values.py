@@ -164,6 +164,11 @@ def test_a_resolution_without_whole_patches_names_those_that_work() -> None:
         (["--weight-decay", "0.2"], ("optimizer.weight_decay", 0.2)),
         (["--hidden-size", "64"], ("model.hidden_size", 64)),
         (["--bf16"], ("precision.compute", "bfloat16")),
+        (["--num_train_steps", "5"], ("num_steps", 5)),
+        (["--config.learning_rate=1e-4"], ("optimizer.peak_lr", 1e-4)),
+        (["--config.weight_decay=0.1"], ("optimizer.weight_decay", 0.1)),
+        (["--config.model.hidden_size=64"], ("model.hidden_size", 64)),
+        (["--config.eval_batch_size", "8"], ("evaluate.batch_size", 8)),
     ],
 )
 @pytest.mark.parametrize("source", ["bert/tiny", "t5/micro"])

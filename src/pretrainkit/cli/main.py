@@ -258,9 +258,9 @@ def _unknown_option(option: str, args: list[str], command: Any) -> str:
     value = value if equals else "VALUE" if following.startswith("-") or "=" in following else following
     recipe = next((arg.partition("/")[0] for arg in args if arg.partition("/")[0] in entries()), None)
     fields = fields_under(RunConfig if recipe is None else find_recipe(recipe).config_class)
-    name = option.lstrip("-").replace("_", "-")
+    name = option.lstrip("-").replace("_", "-").removeprefix("config.")  # the flag of ml_collections
     wanted = name.replace("-", "_")
-    named = sorted((path for path in fields if path.rpartition(".")[2] == wanted), key=_preference)
+    named = sorted((path for path in fields if wanted in (path, path.rpartition(".")[2])), key=_preference)
     problem = f"there is no option {option}"
     options = _options(command)
     if any(param.param_type_name == "argument" and param.name == wanted for param in command.params):

@@ -244,16 +244,17 @@ _NAMES_ELSEWHERE = {
     "optimizer.beta2={}": "adam-beta2",
     "optimizer.epsilon={}": "adam-epsilon eps",
     "num_steps=null data.num_epochs={}": "epochs num-epochs num-train-epochs",
-    "num_steps={}": "max-steps steps train-steps",
-    "schedule.num_warmup_steps={}": "warmup warmup-steps",
-    "schedule.warmup_share={}": "warmup-ratio",
+    "num_steps={}": "max-steps steps train-steps num-train-steps",
+    "schedule.num_warmup_steps={}": "warmup warmup-steps num-warmup-steps",
+    "schedule.warmup_share={}": "warmup-ratio warmup-proportion",
     "schedule.name={}": "sched lr-scheduler lr-scheduler-type",
     "model.image_size={}": "img-size image-size",
     "data.max_seq_length={}": "max-length max-seq-len",
     "data.batch_size={}": "bs train-batch-size",
     "data.microbatch_size={}": "per-device-train-batch-size",
-    "evaluate.batch_size={}": "per-device-eval-batch-size",
-    "data.train={}": "train-data train-file dataset",
+    "evaluate.batch_size={}": "per-device-eval-batch-size eval-batch-size",
+    "data.train={}": "train-data train-file dataset input-files",
+    "objective.max_predictions={}": "max-predictions-per-seq",
     "data.valid={}": "val-data validation-file",
     "data.num_workers={}": "workers dataloader-num-workers",
     "precision.compute={}": "precision",
@@ -262,17 +263,17 @@ _NAMES_ELSEWHERE = {
     "precision.compute=float16": "fp16",
     "parallel.activation_checkpointing=true": "grad-checkpointing gradient-checkpointing",
     "parallel.compile=on": "torchcompile torch-compile",
-    "checkpoint.every_steps={}": "save-steps",
+    "checkpoint.every_steps={}": "save-steps save-checkpoints-steps",
     "checkpoint.keep_last={}": "save-total-limit",
     "log.every_steps={}": "logging-steps log-every-n-steps",
     "evaluate.every_steps={}": "eval-steps",
     "log.to=[{}]": "report-to",
-    "init_from={}": "pretrained initial-checkpoint model-name-or-path",
+    "init_from={}": "pretrained initial-checkpoint init-checkpoint model-name-or-path",
     "--out {}": "output-dir output logs",
     "--gpus {}": "ranks world-size devices num-gpus",
 }
 _HABITS = {name: here for here, names in _NAMES_ELSEWHERE.items() for name in names.split()}
-"""Options of Hugging Face's trainer, timm and open_clip, mapped to the equivalent settings of pretrainkit."""
+"""Options of Hugging Face's trainer, BERT, timm and open_clip, mapped to the equivalent settings of pretrainkit."""
 
 
 def in_our_words(name: str, value: str, known: Container[str]) -> str | None:
