@@ -387,6 +387,7 @@ def test_inference_becomes_a_command(files):
     command = found.command
     assert "not divided by the brevity penalty" in found.notes[0]
     assert command[command.index("--mode") + 1] == "predict-with-scores"
+    assert command[command.index("--max-length") + 1] == "8"
     assert "--ids" in command
     (files / "file.gin").write_text(INFER.replace('"glue_rte_v002"', "@infer_script.create_task()"))
     told = refused("config", "import", files / "file.gin")

@@ -551,6 +551,7 @@ class _Reader:
             self._take("DatasetConfig", argument)
         decoding = self._decoding()
         if mode != "score":
+            options["--max-length"] = lengths.get("targets")  # T5X's answers have at most the length of targets
             for name, value in decoding.items():
                 if name != "method":
                     options["--beams" if name == "num_beams" else f"--{name.replace('_', '-')}"] = value
