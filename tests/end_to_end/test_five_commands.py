@@ -62,14 +62,14 @@ def test_evaluate_equals_the_last_evaluation_of_training(finished: Path) -> None
 
 
 def test_the_average_of_the_weights_is_evaluated_and_exported_if_requested(
-    finished: Path, finished_without_dropout: Path, exports: dict[str, Path], tmp_path: Path
+    finished: Path, finished_without_dropout: Path, exports: dict[str, Path], tokens: Path, tmp_path: Path
 ) -> None:
     recorded = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
     averaged = evaluation(finished, "--averaged")
     assert averaged == {name: recorded[f"ema_{name}"] for name in averaged}
     assert averaged["loss"] != recorded["loss"]
     succeed("export", finished, "--format", "safetensors", "--averaged", "--out", tmp_path / "averaged")
-    assert evaluation(tmp_path / "averaged") == averaged
+    assert evaluation(tmp_path / "averaged", f"data.valid={tokens}/valid") == averaged
     assert succeed("generate", finished, "Bada <mask>.", "--averaged")
     assert "ema_decay" in refused("evaluate", finished_without_dropout, "--averaged")
     assert "an export" in refused("evaluate", exports["safetensors"], "--averaged")
@@ -80,7 +80,7 @@ def test_evaluate_reads_runs_checkpoints_and_exports_alike(
 ) -> None:
     of_run = evaluation(finished)
     assert evaluation(finished / "checkpoints" / "step-00000012") == of_run
-    assert evaluation(exports["safetensors"]) == of_run
+    assert evaluation(exports["safetensors"], f"data.valid={tokens}/valid") == of_run
     assert evaluation(finished / "checkpoints" / "step-00000004") != of_run
 
 
