@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
@@ -16,7 +17,8 @@ from pretrainkit.eval.task_evaluator import MEAN, TaskEvaluator, most_frequent_t
 from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, tokenize
 from pretrainkit.tasks.sources import FunctionSource
 from pretrainkit.tasks.task import Feature, Task
-from pretrainkit.tasks.vocabulary import ByteVocabulary
+from pretrainkit.tasks.vocabulary import ByteVocabulary, TokenizerJsonVocabulary
+from support.remedies import followed
 
 BYTES = ByteVocabulary()
 WORDS = ("no", "yes", "maybe so")
@@ -212,6 +214,34 @@ def test_lengths_are_those_of_the_data_and_cuts_are_reported(caplog):
     ]
     # The truth is the whole text all the same.
     assert evaluator.tasks[0].targets == [0, 1, 2, 0, 1, 2]
+
+
+def spelled(split, *, labels):
+    return [{"text": "x", "label": label} for label in labels]
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_reported"), [(["the", "fox"], False), (["the fox"] * 19 + ["cat"], False), (["fox\n\tthe"], True)]
+)
+def test_targets_that_no_answer_can_equal_are_reported(tmp_path, caplog, labels, is_reported):
+    pieces = {"<pad>": 0, "</s>": 1, "<unk>": 2, "the": 3, "fox": 4}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(pieces, unk_token="<unk>"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    model.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = TokenizerJsonVocabulary(tmp_path)
+    source = FunctionSource(partial(spelled, labels=labels), ("validation",))
+    features = {name: Feature(vocabulary) for name in ("inputs", "targets")}
+    with caplog.at_level(logging.WARNING):
+        TaskEvaluator([task(source=source, features=features, postprocess=None)], "validation")
+    assert len(caplog.messages) == is_reported
+    for message in caplog.messages:
+        assert r"1 of 1 targets, such as 'fox\n\tthe', which becomes 'fox the'" in message
+        bytes_given = followed(message, "eval/task_evaluator.py: task …: the vocabulary cannot represent")
+        assert "data.tokenizer=bytes" in bytes_given
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            TaskEvaluator([task(source=source, postprocess=None)], "validation")
+        assert not caplog.messages
 
 
 def test_tasks_without_metrics_or_without_the_split_are_passed_over(caplog):

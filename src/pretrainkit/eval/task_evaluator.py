@@ -10,6 +10,7 @@ the number of ranks.
 import json
 import logging
 import numbers
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -31,6 +32,8 @@ MEAN = "mean_over_tasks"
 """Name of the mean over tasks; the value of a task is the mean of its metrics."""
 _ALONE = World()
 _NUM_COUNTED = 4096
+_MANY_LOST = 0.1
+_SENTINEL = re.compile(r"<extra_id_\d+>")
 """Number of examples of a split among which the most frequent target is determined."""
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -304,10 +307,20 @@ def _can_evaluate(task: Task, split: str, *, tell: bool) -> bool:
 
 
 def _check_metrics(task: EvaluatedTask) -> None:
-    """Call every metric once, with the true answers."""
+    """Call every metric once, with the true answers, and report targets that no answer can equal."""
     truths = [example.get("targets", ()) for example in task.examples]
     zeros = [0.0] * len(truths)
-    task.metrics(task.answers(truths)[1], zeros, zeros)
+    texts, answers = task.answers(truths)
+    task.metrics(answers, zeros, zeros)
+    targets = [_text(task.task, example, "targets") for example in task.examples]
+    plain = [tuple(_SENTINEL.sub("", text).strip() for text in pair) for pair in zip(targets, texts, strict=True)]
+    lost = [(target, text) for target, text in plain if not target.startswith(text)]  # a cut is reported elsewhere
+    if len(lost) >= _MANY_LOST * len(targets):
+        _logger.warning(
+            "task %s: the vocabulary cannot represent %d of %d targets, such as %s, which becomes %s\n"
+            "  use bytes (data.tokenizer=bytes), or train a tokenizer with --kind bpe",
+            *(task.task.name, len(lost), len(targets), *(f"{part!r:.60}" for part in lost[0])),
+        )
 
 
 def _write(
