@@ -133,4 +133,4 @@ def _damaged(subject: str, error: Exception) -> CheckpointError:
 
 
 def _tensorstore() -> ModuleType:
-    return import_optional("tensorstore", "t5x", "reading the arrays of a T5X checkpoint")
+    return import_optional("tensorstore", "t5x", "reading the arrays of a checkpoint of T5X or Orbax")

@@ -151,6 +151,22 @@ def test_checkpoints_of_2021_have_another_root(original):
     assert torch.equal(found["embeddings.word.weight"], model.state_dict()["embeddings.word.weight"])
 
 
+def test_a_folder_of_orbax_is_read_which_newer_versions_of_flax_write(original):
+    tensorstore = pytest.importorskip("tensorstore")
+    folder, model = original
+    file = folder / "checkpoint_20000"
+    arrays = flat_arrays(read_flax(file)["params"])
+    file.unlink()
+    file.mkdir()
+    store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{file}/"}}
+    for name, array in ({f"params/{name}": array for name, array in arrays.items()} | {"step": np.array(3)}).items():
+        spec = {"driver": "zarr", "kvstore": store | {"path": f"{name.replace('/', '.')}/"}}
+        spec |= {"metadata": {"dtype": array.dtype.str, "shape": list(array.shape)}}
+        tensorstore.open(spec, create=True).result().write(array).result()
+    found = pretrainkit.load_model(folder).state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
 def test_a_torn_checkpoint_is_refused(original, share):
     path = original[0] / "checkpoint_20000"

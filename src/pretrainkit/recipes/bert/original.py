@@ -1,5 +1,6 @@
-"""Read Sabertooth's checkpoints: folders with `config.json`, `sentencepiece.model` and a Flax file `checkpoint_STEP`.
+"""Read Sabertooth's checkpoints: folders with `config.json`, `sentencepiece.model` and `checkpoint_STEP`.
 
+The last one is a file of Flax, or a folder of Orbax, which newer versions of Flax write.
 Source: https://github.com/nikitakit/sabertooth.
 
 Its kernels are input x output, the transpose of torch's. Queries, keys and values are split into heads.
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.formats.flax_file import flat_arrays, read_flax
+from pretrainkit.formats.t5x_checkpoint import open_t5x
 from pretrainkit.recipes.bert.config import BertModelConfig
 
 State = Mapping[str, Tensor]
@@ -51,18 +53,26 @@ def newest_original(folder: Path) -> Path | None:
 
 def read_original(path: Path, config: BertModelConfig) -> dict[str, Tensor]:
     """Read the parameters of one of Sabertooth's checkpoints as our state dict. Raises CheckpointError if the file is
-    truncated, is not a checkpoint, or is of a model of another size."""
-    tree = read_flax(path)
-    # Checkpoints of 2021 have `target` instead of `params`.
-    roots = [tree[name] for name in ("params", "target") if name in tree] if isinstance(tree, dict) else []
-    if not roots:
+    truncated, is not a checkpoint, or is of a model of another size, and MissingPackageError if TensorStore is needed
+    but not installed."""
+    arrays = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in _parameters(path).items()}
+    if not arrays:
         raise CheckpointError(
             f"{path} has no parameters: neither 'params' nor 'target'\n  give a pretraining checkpoint"
         )
-    parameters = roots[0].get("params", roots[0])
-    arrays = {name: torch.from_numpy(array.astype(np.float32)) for name, array in flat_arrays(parameters).items()}
     _check_sizes(arrays, config, path)
     return from_original(arrays, config)
+
+
+def _parameters(path: Path) -> dict[str, np.ndarray]:
+    """Return the parameters in a checkpoint by name; empty if there are none."""
+    if path.is_dir():  # written by newer versions of Flax, in Orbax's format
+        stored = open_t5x(path)
+        return {name.partition("/")[2]: stored[name] for name in stored if name.startswith("params/")}
+    tree = read_flax(path)
+    # Checkpoints of 2021 have `target` instead of `params`.
+    roots = [tree[name] for name in ("params", "target") if name in tree] if isinstance(tree, dict) else []
+    return flat_arrays(roots[0].get("params", roots[0])) if roots else {}
 
 
 def _check_sizes(arrays: State, config: BertModelConfig, path: Path) -> None:
