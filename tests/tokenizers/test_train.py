@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pretrainkit.cli.tokenizer import app
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
+from pretrainkit.tokenizers.train import TokenizerSettings, read_word_counts, train_tokenizer
 from support.remedies import followed
 
 
@@ -213,3 +213,22 @@ def test_characters_that_are_lost_before_the_text_is_split_are_reported(
     for message in caplog.messages:
         assert f"of the characters are changed before the text is split into pieces: {expected}" in message
         assert "--kind bpe" in followed(message, "tokenizers/train.py: … % of the characters are changed")
+
+
+def test_words_that_are_too_long_to_learn_from_are_reported(tmp_path, caplog):
+    words = tmp_path / "words.tsv"
+    words.write_text(f"{'AC' * 2000}\t1\nCA\t50\n")
+    with caplog.at_level(logging.WARNING):
+        assert len(read_word_counts([words])) == 2
+        assert not caplog.messages
+        words.write_text(f"{'AC' * 2500}\t1\nCA\t50\n")
+        assert len(read_word_counts([words])) == 1
+    (message,) = caplog.messages
+    assert message.startswith(
+        "1 words of more than 4,192 bytes are left out, 98 % of the text\n  cut text without spaces"
+    )
+    words.write_text(f"{'AC' * 2500}\t1\n")
+    with pytest.raises(
+        DataError, match=r"no word to learn from \(1 words of more than 4,192 bytes are left out\)\n  cut"
+    ):
+        read_word_counts([words])

@@ -23,7 +23,7 @@ from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
 MAX_WORD_BYTES = 4192
 """SentencePiece drops longer lines (its `max_sentence_length`). We drop such words for all kinds of tokenizers."""
 _MAKE_COUNTS = "make one with: pretrainkit corpus count-words 'CORPUS/train/*.jsonl*' --out words.tsv"
-_MANY_CHANGED = 0.005
+_MANY_CHANGED, _MANY_LONG = 0.005, 0.01
 _log = logging.getLogger(__name__)
 Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
@@ -152,8 +152,14 @@ def read_word_counts(paths: Sequence[str | Path]) -> dict[bytes, int]:
         except OSError as error:
             raise DataError(f"word counts {path} cannot be read: {error.strerror}\n  {_MAKE_COUNTS}") from error
     kept = {word: counts[word] for word in sorted(counts) if len(word) <= MAX_WORD_BYTES}
+    long = f"{len(counts) - len(kept):,} words of more than {MAX_WORD_BYTES:,} bytes are left out"
+    advice = "cut text without spaces into shorter lines for this count"
     if not kept:
-        raise DataError(f"{', '.join(map(str, paths)) or 'no file'}: there is no word to learn from\n  {_MAKE_COUNTS}")
+        about, fix = (f" ({long})", advice) if counts else ("", _MAKE_COUNTS)
+        raise DataError(f"{', '.join(map(str, paths)) or 'no file'}: there is no word to learn from{about}\n  {fix}")
+    num_kept, num_bytes = (sum(len(word) * count for word, count in some.items()) for some in (kept, counts))
+    if num_kept < (1 - _MANY_LONG) * num_bytes:
+        _log.warning("%s, %.0f %% of the text\n  %s", long, 100 * (1 - num_kept / num_bytes), advice)
     return kept
 
 
