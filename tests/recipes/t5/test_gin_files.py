@@ -395,6 +395,19 @@ def test_inference_becomes_a_command(files):
     assert "pretrainkit infer RUN --input FILE" in advice
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "models.EncoderDecoderModel.feature_converter_cls = @my.Converter",
+        "models.EncoderDecoderModel.default_decoder_params = @models.DecoderParams()",
+        "infer_script.infer.write_fn = @my.write",
+    ],
+)
+def test_settings_that_change_answers_are_not_ignored(files, setting):
+    (files / "infer.gin").write_text(INFER)
+    assert setting in refused("config", "import", files / "infer.gin", setting.replace(" = ", "="))
+
+
 CHAIN = """
 OPTIMIZER = @optimizers.chain()
 optimizers.chain.transformations = [{parts}]

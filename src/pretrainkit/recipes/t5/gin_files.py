@@ -62,6 +62,17 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "create_learning_rate_scheduler": {"num_warmup_steps": 1000},
 }
 """Defaults of T5X that differ from the values of our preset, for settings that a file does not contain."""
+_OF_MODEL = frozenset(
+    {"module", "input_vocabulary", "output_vocabulary", "optimizer_def"}
+    | {"z_loss", "label_smoothing", "loss_normalizing_factor"}
+)
+"""Arguments of EncoderDecoderModel that do not affect answers, or are those of the checkpoint."""
+_NEUTRAL_IN_COMMANDS = frozenset(
+    {"model", "dataset_cfg", "restore_checkpoint_cfg", "partitioner", "output_dir", "inference_evaluator_cls"}
+    | {"summarize_config_fn", "train_state_initializer_cls", "fallback_init_rng", "use_orbax"}
+    | {"merge_chunked_results", "checkpoint_ds_iter", "verify_matching_vocabs_fn", "file_extension"}
+)
+"""Arguments of T5X's `evaluate` and `infer` that only refer to others, or do not affect results."""
 _INFER_MODES = {"predict": "predict", "score": "score", "predict_with_aux": "predict-with-scores"}
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "linear": "linear", "swish": "swish", "silu": "swish"}
 _WITHOUT_EFFECT = {
@@ -584,9 +595,14 @@ class _Reader:
     def _command(self, path: Path, owner: str, command: tuple[str, ...]) -> ImportedConfig:
         """Return a command that uses the model of a checkpoint."""
         weights = self._import_of_checkpoint()
-        of_training = (owner, "T5Config", "EncoderDecoderModel", "Adafactor", *FUNCTIONS)
-        for key in [key for key in self._left if key[1] in of_training]:
-            del self._left[key]  # the model is that of the checkpoint
+        of_training = ("T5Config", "Adafactor", *FUNCTIONS)
+        for key in list(self._left):  # the model is that of the checkpoint
+            _, place, argument = key
+            is_neutral = (place == owner and argument in _NEUTRAL_IN_COMMANDS) or (
+                place == "EncoderDecoderModel" and argument in _OF_MODEL
+            )
+            if place in of_training or is_neutral:
+                del self._left[key]
         self._take("SentencePieceVocabulary", "sentencepiece_model_file")
         self._refuse_the_rest(path)
         return ImportedConfig(None, self._notes, command, without_effect=self._without_effect, weights_command=weights)
