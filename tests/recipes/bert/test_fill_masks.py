@@ -103,6 +103,8 @@ def test_a_word_follows_a_blank_and_a_part_of_a_word_does_not(
     folders: dict[str, Path], kind: str, prompt: str, with_word: str, with_part: str
 ) -> None:
     word, part = pieces_of(folders[kind])
+    if kind.startswith("b"):  # byte-level pieces read line ends
+        with_word, with_part = with_word.replace("\n", "\n "), with_part if "\n" not in prompt else "the cat\nP here"
     assert filled(folders[kind], prompt, word)["text"] == with_word.replace("W", word.lstrip("▁Ġ"))
     assert filled(folders[kind], prompt, part)["text"] == with_part.replace("P", part.lstrip("#"))
 
@@ -136,6 +138,14 @@ def test_a_model_of_letters_reads_no_space_that_the_prompt_does_not_have(folders
 @pytest.mark.parametrize("kind", ["threes", "unmarked"])
 def test_the_space_before_a_mask_is_kept_if_pieces_have_no_mark_of_it(folders: dict[str, Path], kind: str) -> None:
     assert filled(folders[kind], "ACG CGT <mask> ACG", "GTA")["text"] == "ACG CGT GTA ACG"
+
+
+def test_line_ends_and_indents_before_a_mask_are_read(folders: dict[str, Path]) -> None:
+    """In code, the mask replaces a word with one of the spaces before it."""
+    num = 22 - len(load_tokenizer(folders["bpe"]).encode("the\n   "))
+    assert filled(folders["bpe"], "the\n    <mask>" + "<mask>" * (num - 1), "s")["text"] == "the\n   " + "s" * num
+    with pytest.raises(InputError, match="25 tokens"):
+        filled(folders["bpe"], "the\n    <mask>" + "<mask>" * num, "s")
 
 
 def test_pieces_of_bytes_are_shown_as_text(folders: dict[str, Path]) -> None:

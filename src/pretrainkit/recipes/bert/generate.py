@@ -63,9 +63,9 @@ def _fill(
     text, *parts = MASK_WORD.split(prompt)  # parts: alternately the space before a mask and the text after it
     if not parts:
         raise InputError(f"there is nothing to fill in: {prompt!r}\n  write <mask> in place of a word")
-    # Byte-level pieces include the space before a word. Before a mask, the space would become a separate token.
-    keeps_blank = not tokenizer.word_prefix
-    ids = encode(MASK_WORD.sub(lambda match: match[1] * keeps_blank + pieces[special.mask], prompt))
+    # Byte-level pieces include the space before a word. Before a mask, this space would become a separate token.
+    mask, own = pieces[special.mask], tokenizer.word_prefix
+    ids = encode(MASK_WORD.sub(lambda match: match[1].removesuffix(own) + mask, prompt))
     places = [place for place, token in enumerate(ids) if token == special.mask]
     if len(ids) > config.data.max_seq_length:
         raise InputError(
@@ -102,7 +102,9 @@ def _shown(tokenizer: Tokenizer, index: int) -> str:
 def _word(tokenizer: Tokenizer, index: int, before: str, blank: str) -> str:
     """Return a piece as it is appended to the text `before`, which the user separated from the mask by `blank`. A piece
     that continues a word is joined to it; a piece that begins a word is separated by a space."""
-    shown = _shown(tokenizer, index)
+    shown, own = _shown(tokenizer, index), tokenizer.word_prefix
+    if own:  # the piece has its space, and the blank without it was read
+        return blank.removesuffix(own) + shown
     if not tokenizer.is_word_start()[index]:
         if not tokenizer.marks_words():  # the piece may begin a word, so the text stays as the user wrote it
             return blank + shown
