@@ -40,12 +40,24 @@ def pieces(tokenizer):
     return SentencePieceVocabulary(tokenizer, 100)
 
 
+def test_spaces_and_line_ends_beside_sentinels_are_bytes():
+    """A sentinel of SentencePiece replaces a word with the space before it; one of bytes only what was hidden."""
+    prompt = "f(x):\n    <extra_id_0>\n  é<extra_id_1> "
+    ids, (first, second) = encode(prompt, BYTES), BYTES.sentinel_ids[:2]
+    parts = (BYTES.encode(part) for part in ("f(x):\n    ", "\n  é", " "))
+    assert ids == [*next(parts), first, *next(parts), second, *next(parts)]
+    assert decode(ids, BYTES) == prompt
+    answer = [first, *BYTES.encode("return"), second, *BYTES.encode("!"), BYTES.eos_id]
+    assert fill(ids, answer, BYTES) == "f(x):\n    return\n  é! "
+
+
 def test_sentinels_are_recognized_at_any_position(pieces):
     for vocabulary in (BYTES, pieces):
         first, second = vocabulary.sentinel_ids[:2]
         ids = encode("Thank<extra_id_0> you <extra_id_1> on", vocabulary)
         assert [index for index in ids if index in (first, second)] == [first, second]
-        assert decode(ids, vocabulary) == "Thank <extra_id_0> you <extra_id_1> on"
+        space = "" if vocabulary is BYTES else " "  # bytes are decoded as they are
+        assert decode(ids, vocabulary) == f"Thank{space}<extra_id_0> you <extra_id_1> on"
     assert fill(encode("the <extra_id_0>at", pieces), encode("<extra_id_0> bo", pieces), pieces) == "the boat"
     with pytest.raises(InputError, match="has <extra_id_100>, but the vocabulary has 100 sentinels"):
         encode("a <extra_id_100>", BYTES)

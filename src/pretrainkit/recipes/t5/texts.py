@@ -8,7 +8,7 @@ from pathlib import Path
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.task_source import run_tasks
-from pretrainkit.tasks.vocabulary import Vocabulary
+from pretrainkit.tasks.vocabulary import ByteVocabulary, Vocabulary
 from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
@@ -45,8 +45,13 @@ def encode(text: str, vocabulary: Vocabulary) -> list[int]:
         return whole
     ids: list[int] = []
     for part, sentinel in zip(parts[::2], sentinels):
-        ids += [*vocabulary.encode(part.rstrip()), sentinel]
+        ids += [*vocabulary.encode(part if _has_spaces(vocabulary) else part.rstrip()), sentinel]
     return ids + vocabulary.encode(parts[-1])
+
+
+def _has_spaces(vocabulary: Vocabulary) -> bool:
+    """Return True if spaces are tokens, which a sentinel does not replace together with a word."""
+    return isinstance(vocabulary, ByteVocabulary)
 
 
 def decode(ids: Iterable[int], vocabulary: Vocabulary) -> str:
@@ -56,7 +61,9 @@ def decode(ids: Iterable[int], vocabulary: Vocabulary) -> str:
     for is_sentinel, group in groupby(_until_end(ids, vocabulary), key=numbers.__contains__):
         run = list(group)
         parts += [f"<extra_id_{numbers[index]}>" for index in run] if is_sentinel else [vocabulary.decode(run)]
-    return parts[0] if len(parts) == 1 else " ".join(part.strip() for part in parts if part.strip())
+    if len(parts) == 1 or _has_spaces(vocabulary):
+        return "".join(parts)
+    return " ".join(part.strip() for part in parts if part.strip())
 
 
 def fill(prompt: Sequence[int], answer: Iterable[int], vocabulary: Vocabulary) -> str:
