@@ -225,10 +225,10 @@ def test_words_that_are_too_long_to_learn_from_are_reported(tmp_path, caplog):
         assert len(read_word_counts([words])) == 1
     (message,) = caplog.messages
     assert message.startswith(
-        "1 words of more than 4,192 bytes are left out, 98 % of the text\n  cut text without spaces"
+        "words of more than 4,192 bytes are left out (1), 98 % of the text\n  cut text without spaces"
     )
     words.write_text(f"{'AC' * 2500}\t1\n")
     with pytest.raises(
-        DataError, match=r"no word to learn from \(1 words of more than 4,192 bytes are left out\)\n  cut"
+        DataError, match=r"no word to learn from, because words of more than 4,192 bytes are left out \(1\)\n  cut"
     ):
         read_word_counts([words])

@@ -84,7 +84,7 @@ def shown_progress(sources: Sequence[SourceFile]) -> AbstractContextManager["Pro
         typer.echo(
             f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
         )
-        suffixes = {Path(source.address).suffix for source in sources if source.format == "text"}
+        suffixes = {source.suffix for source in sources if source.format == "text"}
         if unusual := sorted(suffix for suffix in suffixes - _OF_TEXT if not suffix[1:].isdigit()):
             typer.echo(
                 f"files with the suffix {', '.join(unusual[:5])} are read as text: each line is a sentence, and a "

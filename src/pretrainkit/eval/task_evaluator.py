@@ -32,9 +32,9 @@ MEAN = "mean_over_tasks"
 """Name of the mean over tasks; the value of a task is the mean of its metrics."""
 _ALONE = World()
 _NUM_COUNTED = 4096
+"""Number of examples of a split among which the most frequent target is determined."""
 _MANY_LOST = 0.1
 _SENTINEL = re.compile(r"<extra_id_\d+>")
-"""Number of examples of a split among which the most frequent target is determined."""
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 

@@ -494,7 +494,7 @@ class BuildsOnEncoder(Capability[Run]):
 
     @abstractmethod
     def has_encoder(self, config: Run) -> bool:
-        """Return True if the config describes the encoder."""
+        """Return True if the config describes the encoder and names its tokenizer."""
 
     @abstractmethod
     def with_encoder(self, config: Run, recipe: str, encoder_config: RunConfig, tokenizer: Path | None) -> Run:

@@ -152,10 +152,10 @@ def read_word_counts(paths: Sequence[str | Path]) -> dict[bytes, int]:
         except OSError as error:
             raise DataError(f"word counts {path} cannot be read: {error.strerror}\n  {_MAKE_COUNTS}") from error
     kept = {word: counts[word] for word in sorted(counts) if len(word) <= MAX_WORD_BYTES}
-    long = f"{len(counts) - len(kept):,} words of more than {MAX_WORD_BYTES:,} bytes are left out"
+    long = f"words of more than {MAX_WORD_BYTES:,} bytes are left out ({len(counts) - len(kept):,})"
     advice = "cut text without spaces into shorter lines for this count"
     if not kept:
-        about, fix = (f" ({long})", advice) if counts else ("", _MAKE_COUNTS)
+        about, fix = (f", because {long}", advice) if counts else ("", _MAKE_COUNTS)
         raise DataError(f"{', '.join(map(str, paths)) or 'no file'}: there is no word to learn from{about}\n  {fix}")
     num_kept, num_bytes = (sum(len(word) * count for word, count in some.items()) for some in (kept, counts))
     if num_kept < (1 - _MANY_LONG) * num_bytes:

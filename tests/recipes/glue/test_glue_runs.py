@@ -166,6 +166,13 @@ def test_a_second_task_starts_from_the_encoder_of_the_first(finished, glue, tmp_
             torch.testing.assert_close(after[name], before[name], atol=1e-6, rtol=0)
 
 
+def test_the_config_of_an_export_trains_on_with_the_tokenizer_beside_it(finished, glue, tmp_path):
+    api.export(finished[0], "safetensors", tmp_path / "exported")
+    folders = json.dumps({"glue": str(glue)})
+    words = [f"init_from={tmp_path}/exported", f"data.task_folders={folders}", "num_steps=1"]
+    api.train(api.load_config(tmp_path / "exported/config.yaml", words), tmp_path / "second", device="cpu")
+
+
 @pytest.mark.parametrize(("more", "goes_on"), [((), True), (("model.pooling=mean",), False)])
 def test_a_head_is_kept_only_if_it_reads_the_same(finished, glue, tmp_path, more, goes_on):
     settings = ("data.num_epochs=null", "num_steps=1", "optimizer.peak_lr=1e-9", *more)

@@ -91,7 +91,7 @@ class Glue(
     samples_on_cpu = True
 
     def has_encoder(self, config: GlueRun) -> bool:
-        return config.model.encoder is not None
+        return config.model.encoder is not None and config.data.tokenizer is not None
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
         """Use the encoder of a fine-tuned model too, so that tasks can follow one another. `model.encoder_settings`
