@@ -157,6 +157,12 @@ def test_accumulation_ignores_what_it_ignores_in_zerovl():
     assert (objective.label_smoothing, objective.gather) == (0.1, False)
 
 
+def test_a_frozen_tower_has_a_note():
+    tower = "model.text_encoder.trainable"
+    (note,) = set(import_config(DGA, [f"{tower}=False"]).notes) - set(import_config(DGA).notes)
+    assert note.startswith(f"{tower}: a frozen tower has no dropout")
+
+
 def test_a_loss_within_a_rank_has_its_whole_gradient():
     words = ["runner.name=clip", "loss.nce_loss.gather_backward=False"]
     assert not config_of(DGA, words).objective.gather_gradient

@@ -260,6 +260,11 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
                 "loss.smoothing: ZeroVL ignores it with runner.name=clip_bsgs; to use it: "
                 f"objective.label_smoothing={smoothing}"
             )
+    if frozen := [key for key in ("image", "text") if not values[f"model.{key}_encoder.trainable"]]:
+        notes.append(
+            f"model.{frozen[0]}_encoder.trainable: a frozen tower has no dropout and keeps its batch-norm statistics; "
+            "in ZeroVL it has dropout and the statistics of each batch"
+        )
     if values["dist.fp16"]:
         notes.append(
             "dist.fp16: becomes bfloat16 if the hardware supports it; for ZeroVL's format: precision.compute=float16"
