@@ -386,6 +386,11 @@ def test_inference_becomes_a_command(files):
     found = api.import_config(files / "infer.gin", None, more, 1)
     command = found.command
     assert "not divided by the brevity penalty" in found.notes[0]
+    assert "import the weights with --tokenizer" in found.notes[1]
+    extra = "SentencePieceVocabulary.extra_ids"
+    assert extra in api.import_config(files / "infer.gin", None, [f"seqio.{extra}=300"], 1).without_effect
+    bytes_only = ["VOCABULARY=@seqio.ByteVocabulary()"]
+    assert api.import_config(files / "infer.gin", None, bytes_only, 1).weights_command[-2:] == ("--tokenizer", "bytes")
     assert command[command.index("--mode") + 1] == "predict-with-scores"
     assert command[command.index("--max-length") + 1] == "8"
     assert "--ids" in command

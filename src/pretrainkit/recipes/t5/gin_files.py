@@ -398,10 +398,10 @@ class _Reader:
             data["order"] = "sequential"
         if (number := self._take("Trainer", "num_microbatches")) and batch_size:
             data["microbatch_size"] = max(1, batch_size // self._nproc // number)
-        return data | self._vocabulary()
+        return data | self._vocabulary("set data.tokenizer to the folder of a copy of it")
 
-    def _vocabulary(self) -> dict[str, Any]:
-        """Return the settings of `data` that follow from the vocabulary."""
+    def _vocabulary(self, advice: str) -> dict[str, Any]:
+        """Return the settings of `data` that follow from the vocabulary. `advice` becomes a note if it is a file."""
         sides = [("", "EncoderDecoderModel", f"{side}_vocabulary") for side in ("input", "output")]
         bindings = [self._gin.bindings[side] for side in sides if side in self._gin.bindings]
         used = [self._gin.resolved(binding.value, binding.line) for binding in bindings]
@@ -414,7 +414,7 @@ class _Reader:
         if is_bytes:
             return settings | {"tokenizer": "bytes"}
         if file is not None:
-            self._notes.append(f"its vocabulary is {file}: set data.tokenizer to the folder of a copy of it")
+            self._notes.append(f"its vocabulary is {file}: {advice}")
         return settings
 
     def _evaluate(self, batch_size: int | None) -> dict[str, Any]:
@@ -603,7 +603,12 @@ class _Reader:
             )
             if place in of_training or is_neutral:
                 del self._left[key]
-        self._take("SentencePieceVocabulary", "sentencepiece_model_file")
+        vocabulary = self._vocabulary("import the weights with --tokenizer and the folder of a copy of it")
+        if "tokenizer" in vocabulary and weights:
+            weights += ("--tokenizer", vocabulary["tokenizer"])
+        if "denoising" in vocabulary:
+            name = "SentencePieceVocabulary.extra_ids"
+            self._without_effect[name] = _WITHOUT_EFFECT[name]
         self._refuse_the_rest(path)
         return ImportedConfig(None, self._notes, command, without_effect=self._without_effect, weights_command=weights)
 
