@@ -250,21 +250,26 @@ def test_generate_answers_from_runs_and_exports_alike(finished: Path, exports: d
     assert "<mask>" not in answers.pop()
 
 
-@pytest.mark.parametrize("fault", ["larger", "sentencepiece.model alone"])
-def test_a_tokenizer_of_another_model_is_refused_for_text(
-    exports: dict[str, Path], made: Path, fault: str, tmp_path: Path
+def test_a_folder_with_its_sentencepiece_model_alone_answers_like_the_whole_one(
+    exports: dict[str, Path], tmp_path: Path
 ) -> None:
+    good, alone = exports["huggingface"], tmp_path / "alone"
+    shutil.copytree(good, alone)
+    (alone / "tokenizer.json").unlink()
+    succeed("import", alone, "--out", tmp_path / "ours")
+    words = ("the cat <mask> here", "--json")
+    assert succeed("generate", tmp_path / "ours", *words) == succeed("generate", good, *words)
+
+
+def test_a_tokenizer_of_another_model_is_refused_for_text(exports: dict[str, Path], made: Path, tmp_path: Path) -> None:
     good, broken, ours, fixed = exports["huggingface"], tmp_path / "broken", tmp_path / "ours", tmp_path / "fixed"
     shutil.copytree(good, broken)
-    if fault == "larger":
-        more = tmp_path / "larger"
-        succeed("tokenizer", "train", made / "data" / "words.tsv", "--vocab-size", 900, "--out", more)
-        assert "pieces, but the model reads" in refused("import", good, "--tokenizer", more, "--out", ours)
-        assert not ours.exists()
-        for name in ("tokenizer.json", "sentencepiece.model"):
-            shutil.copy(more / name, broken / name)
-    else:
-        (broken / "tokenizer.json").unlink()
+    more = tmp_path / "larger"
+    succeed("tokenizer", "train", made / "data" / "words.tsv", "--vocab-size", 900, "--out", more)
+    assert "pieces, but the model reads" in refused("import", good, "--tokenizer", more, "--out", ours)
+    assert not ours.exists()
+    for name in ("tokenizer.json", "sentencepiece.model"):
+        shutil.copy(more / name, broken / name)
     succeed("import", broken, "--out", ours)
     message = refused("generate", ours, "the cat <mask> here")
     advice = followed(message, "recipes/bert/generate.py: the tokenizer")
