@@ -115,6 +115,23 @@ def test_text_of_another_script_than_the_vocabulary_is_reported(unigram, tmp_pat
     assert any("of the tokens are single bytes" in line for line in notes.lines) == is_reported
 
 
+@pytest.mark.parametrize(
+    ("kind", "splitter", "text", "is_reported"),
+    [
+        ("unigram", "none", "def f(x):\n    y = x\n\n    return y\n", True),
+        ("bpe", "newline", "def f(x):\n\ty = x\n\treturn y\n", True),
+        ("bpe", "none", "def f(x):\n    y = x\n\n    return y\n", False),
+        ("unigram", "none", "  A title\n\nThe boat and\nthe man\nare\nhere.\n", False),
+    ],
+)
+def test_lost_indents_of_source_code_are_reported(request, tmp_path, kind, splitter, text, is_reported):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}))
+    notes, settings = Notes(), EncodeSettings(splitter=splitter)
+    folder = request.getfixturevalue(kind)
+    encode_corpus([tmp_path / "a.jsonl"], folder, tmp_path / "out", settings, workers=1, progress=notes)
+    assert any("1 documents have indented lines" in line for line in notes.lines) == is_reported
+
+
 def test_a_corpus_without_control_pieces_does_not_mention_them(corpus, unigram, tmp_path):
     notes = Notes()
     manifest = encode_corpus([corpus], unigram, tmp_path / "out", SPLITTER, workers=1, progress=notes)["train"]

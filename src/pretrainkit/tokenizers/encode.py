@@ -51,6 +51,8 @@ _LARGE_UNKNOWN = 0.01
 """Share of unknown tokens above which a warning is shown."""
 _MANY_BYTES = 0.2
 """The same for tokens of single bytes, which rare characters always have."""
+_MANY_INDENTED = 0.1
+"""Share of documents with indented lines above which a warning is shown if they are lost."""
 _COUNTED = ("unknown", "bytes")
 _Split = tuple[list[SourceFile], str | None]
 """The files of a split, and the fingerprint of their corpus folder (None if they are not in one)."""
@@ -227,6 +229,17 @@ def _encode_split(
             progress.note(
                 f"warning: {name}: {single_bytes:.0%} of the tokens are single bytes of characters outside the "
                 "vocabulary, so texts become long; train one on this text (pretrainkit tokenizer train)"
+            )
+        num_indented = sum(record.get("indented", 0) for record in records)
+        keeps_lines = tokenizer.encode("a\n\tb").tolist() != tokenizer.encode("a b").tolist()
+        if (
+            num_indented >= _MANY_INDENTED * sum(entry["num_documents"] for entry in entries)
+            and num_indented
+            and not (keeps_lines and settings.splitter == "none")
+        ):
+            progress.note(
+                f"warning: {name}: {num_indented:,} documents have indented lines, such as source code, but line ends "
+                "and indents are lost; a tokenizer of --kind bpe keeps them, with --splitter none"
             )
         copy_tokenizer(tokenizer.folder, out / TOKENIZER_FOLDER, punkt)
         content = fingerprint([entry["sha256"]["hashes"] for entry in entries])

@@ -32,6 +32,8 @@ from pretrainkit.tokenizers.shards import part_name, part_sizes, token_dtype
 from pretrainkit.workers.processes import run_tasks, without_collector
 
 BATCH_CHARACTERS = 1 << 20
+_MANY_INDENTED = 0.3
+"""Share of indented lines of source code. Poems and books have fewer."""
 _split_lines = PlainSplitter("newline")
 
 Text = tuple[str, bool]
@@ -53,6 +55,8 @@ class Batch(NamedTuple):
     """Tokens for text that the vocabulary cannot represent."""
     num_bytes: int
     """Tokens of one byte each, for characters outside the vocabulary."""
+    num_indented: int
+    """Documents with many indented lines, such as source code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,13 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
         num_with_control=sum(find_control(text) is not None for text, _ in texts),
         num_unknown=int((tokens == tokenizer.special.unk).sum()),
         num_bytes=int(tokenizer.is_byte[tokens].sum()),
+        num_indented=sum(_is_indented(text) for text, _ in texts),
     )
+
+
+def _is_indented(text: str) -> bool:
+    num_lines = text.count("\n")
+    return num_lines > 1 and text.count("\n ") + text.count("\n\t") >= _MANY_INDENTED * num_lines
 
 
 def encode_shard(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
@@ -170,7 +180,7 @@ def encode_shard(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
 def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict[str, Any]:
     """Write batches to the shard's files, then write and return its record."""
     empty: Counter[str] = Counter()
-    num_with_control = num_unknown = num_bytes = 0
+    num_with_control = num_unknown = num_bytes = num_indented = 0
     with ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer:
         for batch in encoded:
             if len(batch.tokens):
@@ -180,6 +190,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
             num_with_control += batch.num_with_control
             num_unknown += batch.num_unknown
             num_bytes += batch.num_bytes
+            num_indented += batch.num_indented
     record = {
         "key": task.key,
         "entry": {**writer.entry, "sources": [source.address for source in task.sources]},
@@ -188,6 +199,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
         "with_control": num_with_control,
         "unknown": num_unknown,
         "bytes": num_bytes,
+        "indented": num_indented,
     }
     return record_finished(task.work, record)
 
