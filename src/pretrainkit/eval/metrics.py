@@ -279,7 +279,8 @@ def same_referent(answer: str, noun: str) -> int:
     answer_words, noun_words = _words(answer), _words(noun)
     if not answer_words:
         return NO_ANSWER
-    if any("'" in word for word in answer_words) != any("'" in word for word in noun_words):
+    has_apostrophe = [any("'" in word for word in words) for words in (answer_words, noun_words)]
+    if not noun_words or has_apostrophe[0] != has_apostrophe[1]:
         return 0
     return int(answer_words <= noun_words or noun_words <= answer_words)
 

@@ -62,6 +62,7 @@ def test_record_counts_each_query_once():
         ("Mark's dog", "dog", 0),
         ("the", "bunny", -1),
         ("", "bunny", -1),
+        ("bunny", "that", 0),
     ],
 )
 def test_a_referent_is_the_same_where_the_words_of_one_are_words_of_the_other(answer, noun, wanted):
