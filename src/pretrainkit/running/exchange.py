@@ -77,6 +77,11 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
     by_suffix = [recipe for recipe in readers.values() if path.suffix in recipe.config_suffixes]
     if len(by_suffix) == 1:
         return by_suffix[0]
+    if path.suffix == ".py":
+        raise InputError(
+            f"{path} is a Python program, which is not run\n"
+            "  write its settings in our names, as overrides of a preset: pretrainkit config show bert/base"
+        )
     tree = parse_yaml(read_text(path), str(path), tuples=True)
     keys = set(tree) if isinstance(tree, Mapping) else set()
     if keys & {"recipe", "extends"}:

@@ -319,6 +319,15 @@ def test_a_file_of_nobody_is_refused_with_those_that_are_read(tmp_path):
     assert command(*shlex.split(advised[1])).exit_code == 0
 
 
+def test_configs_in_python_are_not_run(tmp_path):
+    path = tmp_path / "pretraining.py"
+    path.write_text("raise SystemExit(3)\n")
+    with pytest.raises(InputError, match=r"is a Python program, which is not run\n") as error:
+        import_file(path)
+    advised = followed(error.value, "running/exchange.py: … is a Python program")
+    assert command(*shlex.split(advised.partition("pretrainkit ")[2])).exit_code == 0
+
+
 def test_the_help_names_every_system_whose_files_are_read():
     shown = " ".join(command("config", "import", "--help").output.replace("│", " ").split())
     systems = [recipe.reads_configs_of for recipe in recipes_able(ReadsConfigs).values()]
