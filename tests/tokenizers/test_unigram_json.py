@@ -183,7 +183,7 @@ def test_only_models_with_the_options_of_sabertooth_are_of_its_kind(unigram: Pat
 
     data = (unigram / "sentencepiece.model").read_bytes()
     assert is_of_sabertooth(data)
-    for change in ("swap", "defined", "identity", "no bytes", "suffix"):
+    for change in ("swap", "defined", "identity", "no rules", "broken rules", "no bytes", "suffix"):
         model = sentencepiece_model_pb2.ModelProto.FromString(data)
         if change == "swap":
             model.pieces[257].piece, model.pieces[258].piece = "</s>", "<s>"
@@ -191,6 +191,10 @@ def test_only_models_with_the_options_of_sabertooth_are_of_its_kind(unigram: Pat
             model.pieces[300].type = model.pieces[300].USER_DEFINED
         elif change == "identity":
             model.normalizer_spec.name = "identity"
+        elif change == "no rules":
+            model.normalizer_spec.precompiled_charsmap = b""
+        elif change == "broken rules":
+            model.normalizer_spec.precompiled_charsmap = model.normalizer_spec.precompiled_charsmap[:5000]
         elif change == "no bytes":
             model.trainer_spec.byte_fallback = False
         else:

@@ -111,13 +111,13 @@ def _explained(message: str, vocab_size: int, num_inserted: int) -> Exception:
 
 def is_of_sabertooth(model: bytes) -> bool:
     """True for a SentencePiece model with the layout "bert" and the options of `train_unigram`."""
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 
     try:
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
-    except DecodeError:
+        SentencePieceProcessor().LoadFromSerializedProto(model)
+    except (RuntimeError, UnicodeDecodeError):  # damaged
         return False
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     learned, trainer, normalizer = proto.pieces[len(_FIXED["bert"]) :], proto.trainer_spec, proto.normalizer_spec
     return (
         tuple(piece.piece for piece in proto.pieces[: len(_FIXED["bert"])]) == _FIXED["bert"]
@@ -126,6 +126,7 @@ def is_of_sabertooth(model: bytes) -> bool:
         and trainer.byte_fallback
         and not trainer.treat_whitespace_as_suffix
         and normalizer.name == "nmt_nfkc"
+        and len(normalizer.precompiled_charsmap) > 0
         and normalizer.add_dummy_prefix
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
