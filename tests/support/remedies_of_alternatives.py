@@ -68,6 +68,11 @@ CASES = [
     Case("predict bert --input claims.jsonl --out {out}", "pretrainkit generate", {"+": "bert 'A <mask>.'"}),
     # T5 and tasks
     Case(
+        f"config check t5/mini {T5} {T5_DATA} data.train=t5_tokens/train init_from=t5 num_steps=40 "
+        "optimizer.name=adafactor optimizer.adafactor.step_offset=5",
+        "init.restore=all",
+    ),
+    Case(
         f"{T5_TRAIN} precision.compute=float16",
         "float32 with precision.matmul_tf32=true",
         {"float32 with ": "precision.compute=float32 "},
