@@ -3,7 +3,7 @@
 The assumed time of a step is the sum of the times of its matrix products, its attention kernels and the memory traffic
 of its other kernels. torch counts the operations. The bytes are those that Inductor notes in each Triton kernel that it
 generates for the GPU (`tests/support/codegen.py`; needs the package triton, which `make test-codegen` installs). The
-optimizer moves 32 bytes per parameter (AdamW) or 72 (Adafactor). Not counted are embeddings and other work between
+optimizer moves 32 bytes per parameter (AdamW) or 64 (Adafactor). Not counted are embeddings and other work between
 blocks, kernel launches and data, so a real run can only be slower. Prints a Markdown table.
 """
 
@@ -22,10 +22,10 @@ PEAK = 989.5e12
 PRODUCTS, ATTENTION, BANDWIDTH = 650e12, 250e12, 4.0e12
 """Assumed operations per second of products of width 768 and of flash attention, and bytes per second. A product of
 8192^3 reached 785e12 on an H200; the datasheet has 4.8e12 bytes per second."""
-ADAMW, ADAFACTOR = 32, 72
+ADAMW, ADAFACTOR = 32, 64
 """Bytes per parameter. Both read the gradient for its norm. AdamW reads weight, gradient and two moments, and writes
-weight and moments. Adafactor copies the gradient, squares it, takes two means, writes the product of their roots,
-multiplies it with the gradient, takes two norms, scales and subtracts: 17 numbers are read or written."""
+weight and moments. Adafactor copies the gradient, takes norms of rows and columns, writes the product of their roots,
+multiplies it with the gradient, takes two norms, scales and subtracts: 15 numbers are read or written."""
 WORKLOADS = {
     "bert-base": ("bert/base=512", ADAMW),
     "bert-base, no dropout": ("bert/base=512,model.attention_dropout=0,model.hidden_dropout=0", ADAMW),

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from pretrainkit.dist.devices import reads_at_once
 from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.config import AdafactorConfig
@@ -57,8 +58,10 @@ class _Matrices:
     param: Tensor
     """One of the parameters that contain these matrices."""
     values_NLC: Tensor
-    means_NL: Tensor
-    """Mean of each local row of `values_NLC`."""
+    rows_NL: Tensor
+    """Sum of squares of each local row of the gradient."""
+    columns_NC: Tensor
+    """The same for columns."""
     offset: int
     """Index of the first local row among all R rows."""
     by_row: list[Tensor]
@@ -70,15 +73,14 @@ class _Matrices:
     def num_rows(self) -> int:
         return len(self.by_row[0])
 
-    def means(self) -> tuple[Tensor, Tensor]:
-        """Return the means of rows, (N, R), and of columns, (N, C). If sharded: this rank's summand of both."""
-        means_NL = self.means_NL
+    def sums(self) -> tuple[Tensor, Tensor]:
+        """Return the sums of squares of rows, (N, R), and of columns, (N, C). If sharded: this rank's summand of
+        both."""
         if not is_dtensor(self.param):
-            return means_NL, self.values_NLC.mean(1)
-        columns_NC = self.values_NLC.sum(1) / self.num_rows
-        means_NR = means_NL.new_zeros(len(means_NL), self.num_rows)
-        means_NR[:, self.offset : self.offset + means_NL.shape[1]] = means_NL
-        return means_NR, columns_NC
+            return self.rows_NL, self.columns_NC
+        rows_NR = self.rows_NL.new_zeros(len(self.rows_NL), self.num_rows)
+        rows_NR[:, self.offset : self.offset + self.rows_NL.shape[1]] = self.rows_NL
+        return rows_NR, self.columns_NC
 
 
 class Adafactor(GroupOptimizer):
@@ -106,10 +108,9 @@ class Adafactor(GroupOptimizer):
         self._directions(batches, share)
         update_rms, weight_rms = batches.norms(updates, weights) / batches.root_sizes()
         most, decay = config.clipping_threshold, self._decay(group)
-        factors = group["lr"] * most / update_rms.clamp(min=most)
-        if config.multiply_by_parameter_scale:
-            factors = factors * weight_rms.clamp(min=config.epsilon2, max=config.max_parameter_scale)
-        batches.scale_(factors)
+        is_scaled = config.multiply_by_parameter_scale
+        scale = weight_rms.clamp(min=config.epsilon2, max=config.max_parameter_scale) if is_scaled else 1.0
+        batches.scale_(scale / update_rms.clamp(min=most) * (group["lr"] * most))
         if config.beta1 is None:
             updates = self._or_if_nan(updates, weights, -decay)
         else:
@@ -137,33 +138,43 @@ class Adafactor(GroupOptimizer):
     def _directions(self, batches: Batches, share: Tensor) -> None:
         """Fill the batches with each gradient divided by the root of its updated second moment."""
         torch._foreach_copy_(batches.views(), local_gradients(batches.params))
-        torch._foreach_mul_(batches.buffers, batches.buffers)
-        matrices, plain, second = self._divided(batches)
-        means = _summed([(stack.param, stack.means()) for stack in matrices])
+        is_squared = _squares_first(batches.buffers[0])
+        if is_squared:
+            torch._foreach_mul_(batches.buffers, batches.buffers)
+        matrices, plain, second, rows = self._divided(batches)
+        if not is_squared:
+            norms = [*plain, *rows, *(stack.columns_NC for stack in matrices)]
+            torch._foreach_mul_(norms, norms)
+        means = _summed([(stack.param, stack.sums()) for stack in matrices])
+        sizes = [(columns_NC.shape[1], rows_NR.shape[1]) for rows_NR, columns_NC in means]
+        if means:
+            torch._foreach_div_([*chain.from_iterable(means)], [*map(float, chain.from_iterable(sizes))])
         # T5X adds epsilon1 before it takes means. That gives the same result with one more pass over all elements.
         torch._foreach_add_([*plain, *chain.from_iterable(means)], self.config.epsilon1)
         old = [*second, *chain.from_iterable((*stack.by_row, *stack.by_column) for stack in matrices)]
         new = [*plain, *chain.from_iterable((*rows_NR, *columns_NC) for rows_NR, columns_NC in means)]
         self._average(old, self._or_if_nan(new, old), share)
-        means, shorter, sizes = _side_by_side(means)
+        means, shorter, lengths = _side_by_side(means)
         torch._foreach_copy_([*plain, *chain.from_iterable((*rows, *columns) for rows, columns in means)], old)
         if shorter is not None:
-            lengths = batches.on_device("lengths", lambda: torch.tensor(sizes, dtype=shorter.dtype))
-            shorter.div_(shorter.sum(1, keepdim=True) / lengths[:, None])
+            lengths_N = batches.on_device("lengths", lambda: torch.tensor(lengths, dtype=shorter.dtype))
+            shorter.div_(shorter.sum(1, keepdim=True) / lengths_N[:, None])
         torch._foreach_rsqrt_([*plain, *chain.from_iterable(means)])
         for stack, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
             rows_NL = rows_NR[:, stack.offset : stack.offset + stack.values_NLC.shape[1]]
             torch.mul(rows_NL[:, :, None], columns_NC[:, None], out=stack.values_NLC)
         torch._foreach_mul_(batches.views(), local_gradients(batches.params))
 
-    def _divided(self, batches: Batches) -> tuple[list[_Matrices], list[Tensor], list[Tensor]]:
-        """Return the matrices with a factored second moment, and the values and second moments of all other tensors."""
+    def _divided(self, batches: Batches) -> tuple[list[_Matrices], list[Tensor], list[Tensor], list[Tensor]]:
+        """Return the matrices with a factored second moment, the values and second moments of all other tensors, and
+        the sums (see `_sums`) of the rows of each buffer with such matrices."""
         matrices: list[_Matrices] = []
         plain: list[Tensor] = []
         second: list[Tensor] = []
+        all_rows: list[Tensor] = []
         views = iter(batches.views())
         for buffer, length, members in zip(batches.buffers, batches.row_lengths, batches.members, strict=True):
-            first_row, row_means = 0, None
+            first_row, row_sums = 0, None
             for (shape, *_), group in groupby(members, self._layout):
                 params = list(group)
                 own, dims = [next(views) for _ in params], factored_dims(shape, self.config)
@@ -174,10 +185,11 @@ class Adafactor(GroupOptimizer):
                     plain += own
                     second += local_tensors(self.state[param]["v"] for param in params)
                     continue
-                if row_means is None:
-                    row_means = buffer.mean(1)  # one kernel for all parameters that share the buffer
-                matrices += self._factored(params, dims, buffer[rows], row_means[rows])
-        return matrices, plain, second
+                if row_sums is None:
+                    row_sums = _sums(buffer)  # one kernel for all parameters that share the buffer
+                    all_rows.append(row_sums)
+                matrices += self._factored(params, dims, buffer[rows], row_sums[rows])
+        return matrices, plain, second, all_rows
 
     def _layout(self, param: Tensor) -> tuple[Any, ...]:
         """Return the shape of each tensor in the parameter, and whatever else must be equal within one `_Matrices`."""
@@ -188,7 +200,7 @@ class Adafactor(GroupOptimizer):
         return shape, num_parts, row_offset(param), local_tensors([param])[0].shape
 
     def _factored(
-        self, params: list[Tensor], dims: tuple[int, int], values: Tensor, row_means: Tensor
+        self, params: list[Tensor], dims: tuple[int, int], values: Tensor, row_sums: Tensor
     ) -> list[_Matrices]:
         """Return the matrices of parameters of one layout; `values` has the rows of their shards, one after another."""
         names = dict(zip(dims, ("v_row", "v_col"), strict=True))
@@ -197,16 +209,17 @@ class Adafactor(GroupOptimizer):
         height = by_row[0][0].shape[0]
         if not is_dtensor(params[0]):
             tensors = [list(chain.from_iterable(by_dim)) for by_dim in (by_row, by_column)]
-            shape = (-1, height)
-            return [_Matrices(params[0], values.unflatten(0, shape), row_means.unflatten(0, shape), 0, *tensors)]
+            values_NRC, rows_NR = values.unflatten(0, (-1, height)), row_sums.unflatten(0, (-1, height))
+            return [_Matrices(params[0], values_NRC, rows_NR, _sums(values_NRC), 0, *tensors)]
         first, num_parts = row_offset(params[0]), len(by_row[0])
         shape = (len(params), len(values) // len(params))
-        values_NLC, means_NL = values.unflatten(0, shape), row_means.unflatten(0, shape)
+        values_NLC, rows_NL = values.unflatten(0, shape), row_sums.unflatten(0, shape)
         return [
             _Matrices(
                 params[0],
                 values_NLC[:, rows],
-                means_NL[:, rows],
+                rows_NL[:, rows],
+                _sums(values_NLC[:, rows]),
                 max(first - part * height, 0),
                 [by_part[part] for by_part in by_row],
                 [by_part[part] for by_part in by_column],
@@ -244,6 +257,17 @@ class Adafactor(GroupOptimizer):
         state["v_row"], state["v_col"] = by_dim[dims[0]], by_dim[dims[1]]
 
 
+def _squares_first(values: Tensor) -> bool:
+    """True on a CPU, which squares all elements first: its kernel of norms takes three to five times as long as squares
+    and two sums."""
+    return reads_at_once(values.device)
+
+
+def _sums(values: Tensor) -> Tensor:
+    """Return the sums over dim 1 of squares, or on a GPU the norms along dim 1 of what is not squared yet."""
+    return values.sum(1) if _squares_first(values) else torch.linalg.vector_norm(values, dim=1)
+
+
 def _side_by_side(
     means: list[tuple[Tensor, Tensor]],
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None, list[int]]:
@@ -265,14 +289,14 @@ def _side_by_side(
 
 
 def _summed(shares: list[tuple[Tensor, tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
-    """Sum each rank's summands of row means and column sums over the ranks that share a parameter, with one all-reduce
-    per mesh. `shares` has pairs of a parameter and its summands; returns the summands, changed in place."""
+    """Add up each rank's summands of the sums of rows and columns over the ranks that share a parameter, with one
+    all-reduce per mesh. `shares` has pairs of a parameter and its summands; returns the summands, changed in place."""
     groups: dict[tuple[DeviceMesh, int], list[Tensor]] = {}
     for param, pair in shares:
         if is_dtensor(param):
             groups.setdefault(sharding(param), []).extend(pair)
     for (mesh, axis), tensors in groups.items():
-        # Column sums add up over the ranks' rows, and row means are zero outside a rank's rows: one sum serves both.
+        # Column sums add up over the ranks' rows, and row sums are zero outside a rank's rows: one sum serves both.
         flat = torch.cat([tensor.view(-1) for tensor in tensors])
         dist.all_reduce(flat, group=mesh.get_group(axis))
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
