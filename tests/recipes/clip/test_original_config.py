@@ -236,6 +236,8 @@ def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
     published = import_config(path, ["ckpt.external_resume=None"])
     assert published.command[1] == "timm:vit_base_patch16_224_in21k"
     assert published.notes[0].startswith("transforms.normalize: ")
+    notes = import_config(path, ["ckpt.external_resume=None", "model.image_encoder.tag=resnet50"]).notes
+    assert notes[1].startswith("model.freeze_cnn_bn: ")
     random = ["ckpt.external_resume=None", "model.image_encoder.pretrained=False"]
     with pytest.raises(ConfigError) as error:
         import_config(path, random)

@@ -241,6 +241,8 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     if is_probe:
         if not (weights_command := _probe_weights_command(values)):
             notes.append("transforms.normalize: images are normalized with the mean and deviation of the encoder")
+        if "vit" not in values["model.image_encoder.tag"] and not values["model.freeze_cnn_bn"]:
+            notes.append("model.freeze_cnn_bn: batch norm of the frozen encoder always computes as in evaluation")
         return ImportedConfig(None, notes, _probe_command(values), ignored, weights_command)
     try:
         config = _convert(values, nproc)
