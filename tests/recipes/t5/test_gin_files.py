@@ -563,7 +563,7 @@ def test_lines_without_a_counterpart_are_named(files):
         ('include "nowhere.gin"', "includes nowhere.gin, which is not in a folder above it"),
         ("A = 3", "configures neither training nor evaluation"),
         (RUN, "does not set vocab_size, emb_dim"),
-        (f"{RUN}\nmodels.DecoderOnlyModel.z_loss = 0.1\n", "trains a DecoderOnlyModel, which the recipe t5 does not"),
+        (f"{RUN}\nmodels.DecoderOnlyModel.z_loss = 0.1\n", "trains a DecoderOnlyModel, of which only checkpoints"),
         (f"{MODEL}{RUN}", "is required: give it as"),
     ],
 )

@@ -57,6 +57,15 @@ def test_names_and_shapes_are_those_of_the_original():
     assert {name: list(array.shape) for name, array in arrays.items()} == expected
 
 
+def test_a_decoder_alone_contains_its_embedding():
+    config = model_config("lm")
+    state = random_model(config).state_dict()
+    arrays = to_original(state, config)
+    assert "decoder/token_embedder/embedding" in arrays
+    arrays["token_embedder/embedding"] = arrays.pop("decoder/token_embedder/embedding")  # an earlier export
+    assert_equal(from_original(arrays, config), state)
+
+
 def test_the_scalable_variant_is_unstacked_and_the_optimizer_left_out():
     config = model_config("umt5")
     state = random_model(config).state_dict()

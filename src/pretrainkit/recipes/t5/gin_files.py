@@ -175,8 +175,8 @@ class _Reader:
     def _model(self, path: Path) -> dict[str, Any]:
         if any(owner == "DecoderOnlyModel" for _, owner, _ in self._left):
             raise ConfigError(
-                f"{path} trains a DecoderOnlyModel, which the recipe t5 does not have\n"
-                "  give a file that trains an EncoderDecoderModel"
+                f"{path} trains a DecoderOnlyModel, of which only checkpoints are imported\n"
+                "  give a file that trains an EncoderDecoderModel, or write the config of a decoder-only model by hand"
             )
         missing = [name for name in _SIZES if ("", "T5Config", name) not in self._left]
         if missing:

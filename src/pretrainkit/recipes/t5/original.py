@@ -46,9 +46,15 @@ _MESH_PARTS = {
 """T5X's names of the other parts of a block; `own` is replaced by its name of self-attention."""
 
 
+_EMBEDDING = "token_embedder/embedding"
+_EMBEDDING_OF_DECODER = f"decoder/{_EMBEDDING}"
+"""T5X's name of the embedding of a decoder-only model."""
+
+
 def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
     """Yield our name, T5X's and Hugging Face's of every tensor."""
-    yield "embedding.weight", "token_embedder/embedding", "shared.weight"
+    embedding = _EMBEDDING_OF_DECODER if config.kind == "decoder_only" else _EMBEDDING
+    yield "embedding.weight", embedding, "shared.weight"
     if not config.tied_logits:
         yield "logits.weight", "decoder/logits_dense/kernel", "lm_head.weight"
     num_ups = len(config.activations)
@@ -128,6 +134,8 @@ def parameters_of(arrays: State) -> dict[str, Tensor]:
     parameters = {}
     for name, array in arrays.items():
         name = name.removeprefix("target/")
+        if name == _EMBEDDING and not any("encoder/" in other for other in arrays):
+            name = _EMBEDDING_OF_DECODER  # as Mesh TensorFlow, and earlier exports of ours
         stack = name.split("/")[0]
         inner = f"{stack}/{stack}/"  # the scalable variant: one array of all layers, as `jax.lax.scan` reads it
         if name.startswith(inner):
@@ -155,7 +163,8 @@ def model_of(parameters: State) -> T5ModelConfig:
     for name in parameters:
         if match := _LAYER.match(name):
             num_layers[match[1]] = max(num_layers.get(match[1], 0), int(match[2]) + 1)
-    if "decoder" not in num_layers or "token_embedder/embedding" not in parameters:
+    embedding = parameters.get(_EMBEDDING, parameters.get(_EMBEDDING_OF_DECODER))
+    if "decoder" not in num_layers or embedding is None:
         raise CheckpointError(
             f"not the parameters of a T5: no decoder or no embedding among {len(parameters)} tensors, such as "
             f"{sorted(parameters)[:3]}\n  use a checkpoint of T5 1.0, 1.1, mT5, ByT5 or umT5"
@@ -170,7 +179,7 @@ def model_of(parameters: State) -> T5ModelConfig:
     except KeyError as error:
         raise CheckpointError(f"the checkpoint has no tensor {error}\n  copy the whole folder again") from None
     num_gates = sum(f"{layer}/mlp/wi_{index}/kernel" in parameters for index in range(2))
-    vocab_size, hidden_size = parameters["token_embedder/embedding"].shape
+    vocab_size, hidden_size = embedding.shape
     num_heads, num_buckets = bias.shape
     return T5ModelConfig(
         kind="encoder_decoder" if "encoder" in num_layers else "decoder_only",
@@ -244,6 +253,7 @@ def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) ->
     parameters = parameters_of({t5x: _as_float(checkpoint[name]) for t5x, name in own.items()})
     model = _agreed(model, model_of(parameters))
     state = from_original(parameters, model)
+    own |= {_EMBEDDING_OF_DECODER: own[_EMBEDDING]} if _EMBEDDING in own else {}
     theirs = {ours: own.get(t5x) or own[_stacked(t5x)] for ours, t5x in names(model).items()}
     return Foreign(model, state, theirs, int(checkpoint[step]) if step in checkpoint else None)
 
@@ -300,7 +310,7 @@ def mesh_names(variables: Iterable[str]) -> dict[str, str]:
 def _mesh_name(name: str, bias_per_layer: bool) -> str | None:
     """Return T5X's name; None if it has no such parameter."""
     if name == "shared/embedding":
-        return "token_embedder/embedding"
+        return _EMBEDDING
     stack, _, rest = name.partition("/")
     if stack not in _MESH_NORMS:
         return None
