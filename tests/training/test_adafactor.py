@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pretrainkit.training.optimizers import adafactor
 from pretrainkit.training.optimizers.adafactor import Adafactor, factored_dims
 from pretrainkit.training.optimizers.build import build_optimizer, set_learning_rate
 from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig, ParameterGroup
@@ -72,9 +73,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("squares_first", [True, False], ids=["as on a CPU", "as on a GPU"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("shape", [(160, 144), (144, 160), (128, 128), (200, 64), (7,)])
-def test_equals_the_formula(case, shape):
+def test_equals_the_formula(case, shape, squares_first, monkeypatch):
+    monkeypatch.setattr(adafactor, "_squares_first", lambda values: squares_first)
     config, options = CASES[case]
     torch.manual_seed(0)
     holder = nn.ParameterList([torch.randn(shape) * 0.05])
