@@ -91,8 +91,8 @@ def zerovl() -> ClipRun:
 
 
 def zerovl_dga() -> ClipRun:
-    """All four techniques of ZeroVL: debiased sampling, coin-flipping mixup, gradient through the gathered embeddings,
-    and decoupled accumulation to a batch of 16,384 from microbatches of 128 on each of 8 ranks.
+    """The baseline with all techniques of ZeroVL: debiased sampling, coin-flipping mixup, and decoupled accumulation to
+    a batch of 16,384 from microbatches of 128 on each of 8 ranks.
 
     It is `configs/clip/zerovl_dga.yaml` of the original.
     """
