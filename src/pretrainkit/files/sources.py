@@ -574,9 +574,10 @@ def utf8_text(content: bytes) -> str:
     return str(content, "utf-8-sig")
 
 
-def delimiter_of(header: str) -> str:
-    """Return the separator of a table by its line of column names: a comma, otherwise a semicolon or a tab, which
-    spreadsheets write in countries with decimal commas."""
+def delimiter_of(lines: Iterable[str]) -> str:
+    """Return the separator of a table by its line of column names, the first that is not blank: a comma, otherwise a
+    semicolon or a tab, which spreadsheets write in countries with decimal commas."""
+    header = next((line for line in lines if line.strip()), "")
     return next((mark for mark in ",;\t" if mark in header), ",")
 
 

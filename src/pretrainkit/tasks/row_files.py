@@ -49,7 +49,7 @@ class Csv(FilesInMemory):
         rows: list[Example] = []
         try:
             text = io.StringIO(utf8_text(content), newline="")
-            delimiter = delimiter_of(next((line for line in text if line.strip()), ""))
+            delimiter = delimiter_of(text)
             text.seek(0)
             reader = csv.reader(text, delimiter=delimiter, strict=True)
             lines = filter(None, reader)  # without empty ones

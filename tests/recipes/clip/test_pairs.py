@@ -58,6 +58,7 @@ def test_a_table_with_semicolons_or_tabs_is_read_by_its_header(delimiter, tmp_pa
     texts = ["a dog, running", f'one{delimiter}"two"\nlines']
     folder = write_csv_set(tmp_path / "s", "train", rows(2, 1))
     with open(folder / "train_anno.csv", "w", newline="") as file:
+        file.write("\n")
         table = [("image", "caption"), *((row["image"], text) for row, text in zip(rows(2, 1), texts))]
         csv.writer(file, delimiter=delimiter).writerows(table)
     pairs = opened(folder)

@@ -107,7 +107,7 @@ def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
 def _csv_table(path: Path) -> pa.Table:
     try:
         with open(path, encoding="utf-8-sig") as file:
-            delimiter = delimiter_of(file.readline())
+            delimiter = delimiter_of(file)
         options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         with csv.open_csv(path, parse_options=options) as reader:
             names = reader.schema.names
@@ -121,7 +121,8 @@ def _csv_table(path: Path) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read as a table: {str(error)[:300]}\n"
-            "  it must be UTF-8 and separated by commas, with a line of column names; quote captions with commas"
+            "  it must be UTF-8, with a line of column names, and commas, semicolons or tabs between the columns; "
+            "quote captions that contain the separator"
         ) from error
 
 

@@ -119,7 +119,7 @@ def _rows(folder: str, table: str, broken: list[str]) -> Iterable[tuple[str, str
 
 def _table_rows(file: Iterable[str], table: str, broken: list[str]) -> Iterator[dict[str, Any]]:
     lines = list(file)
-    delimiter = "\t" if table.lower().endswith(".tsv") else delimiter_of(lines[0] if lines else "")
+    delimiter = "\t" if table.lower().endswith(".tsv") else delimiter_of(lines)
     read = partial(csv.DictReader, delimiter=delimiter, strict=True)
     reader = read(lines)
     try:
