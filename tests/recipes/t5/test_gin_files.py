@@ -390,7 +390,9 @@ def test_inference_becomes_a_command(files):
     extra = "SentencePieceVocabulary.extra_ids"
     assert extra in api.import_config(files / "infer.gin", None, [f"seqio.{extra}=300"], 1).without_effect
     bytes_only = ["VOCABULARY=@seqio.ByteVocabulary()"]
-    assert api.import_config(files / "infer.gin", None, bytes_only, 1).weights_command[-2:] == ("--tokenizer", "bytes")
+    found = api.import_config(files / "infer.gin", None, [*bytes_only, "seqio.ByteVocabulary.extra_ids=9"], 1)
+    assert found.weights_command[-2:] == ("--tokenizer", "bytes")
+    assert "ByteVocabulary.extra_ids" in found.without_effect
     assert command[command.index("--mode") + 1] == "predict-with-scores"
     assert command[command.index("--max-length") + 1] == "8"
     assert "--ids" in command

@@ -487,8 +487,9 @@ class _Reader:
         if "tokenizer" in vocabulary and weights:
             weights += ("--tokenizer", vocabulary["tokenizer"])
         if "denoising" in vocabulary:
-            name = "SentencePieceVocabulary.extra_ids"
-            self._without_effect[name] = _WITHOUT_EFFECT[name]
+            kind = "Byte" if "tokenizer" in vocabulary else "SentencePiece"
+            reason = _WITHOUT_EFFECT["SentencePieceVocabulary.extra_ids"]
+            self._without_effect[f"{kind}Vocabulary.extra_ids"] = reason
         self._refuse_the_rest(path)
         return ImportedConfig(None, self._notes, command, without_effect=self._without_effect, weights_command=weights)
 
