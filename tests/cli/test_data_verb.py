@@ -64,7 +64,7 @@ def test_bad_rows_are_named_by_reason_and_exit_with_2(cli, pairs):
 
 
 def test_a_table_that_cannot_be_read_is_an_error_while_the_other_split_can(cli, pairs, tmp_path):
-    (pairs / "train_anno.csv").write_text("image;image_id;caption;caption_id\n1.png;1;a, b;1\n")
+    (pairs / "train_anno.csv").write_text("image|image_id|caption|caption_id\n1.png|1|a, b|1\n")
     for verb in (("check",), ("pack", "--out", tmp_path / "out")):
         result = cli("data", verb[0], pairs, *verb[1:])
         assert result.code == 2

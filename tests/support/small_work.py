@@ -53,10 +53,11 @@ def t5(
     packed: bool = True,
     normalize_by: str = "none",
     head_size: int = 16,
+    num_heads: int = 4,
 ) -> Work:
     from pretrainkit.recipes.t5.recipe import RECIPE
 
-    model = t5_batches.model_config(family, dropout=dropout, head_size=head_size)
+    model = t5_batches.model_config(family, dropout=dropout, head_size=head_size, num_heads=num_heads)
     config = t5_batches.run_config(model, normalize_by=normalize_by)
     make = t5_batches.packed_batch if packed else t5_batches.row_batch
     batches = [arrays(make(seed=seed, pad=3)) for seed in (0, 1)]
