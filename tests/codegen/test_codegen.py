@@ -4,14 +4,12 @@ On request, `make test-codegen`: it needs the package triton and takes ten minut
 """
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from typing import Any
 
 import pytest
+
+from support import answers_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,15 +39,7 @@ BIAS_GRADIENT = 2
 
 @cache
 def made(workload: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "support.codegen", workload],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)[workload]["parts"]
+    return answers_of("codegen", workload)[workload]["parts"]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

@@ -4,12 +4,10 @@ On request, `make test-codegen`: it needs the package triton and takes minutes.
 """
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from support import answers_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,15 +37,7 @@ MOST = {"float32": 1e-5, "bfloat16": 0.05}
 )
 def test_compiled_blocks_have_the_results_of_plain_ones(number_format: str, case: str, num_parts: int) -> None:
     word = f"{number_format}:{case}"
-    done = subprocess.run(
-        [sys.executable, "-m", "support.interpreted", word],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    parts = json.loads(done.stdout)[word]
+    parts = answers_of("interpreted", word)[word]
     assert len(parts) == num_parts, list(parts)
     for part, differences in parts.items():
         worst = max(differences, key=lambda name: differences[name])

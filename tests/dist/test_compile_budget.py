@@ -1,13 +1,11 @@
 """Compilation of every recipe for a GPU: no graph break, few graphs, and nothing that runs uncompiled because
 a limit was hit or torch left it out. See `support.compile_budget`."""
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from support import answers_of
 
 MOST_GRAPHS = {
     "bert packed": 6,
@@ -25,15 +23,7 @@ MOST_GRAPHS = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "support.compile_budget"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answers_of("compile_budget")
 
 
 @pytest.mark.parametrize("name", MOST_GRAPHS)

@@ -1,13 +1,8 @@
 """FSDP2 as on a GPU, which gathers weights in bfloat16: no other gradients than without sharding, but for rounding."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
-from support import SUPPORT
+from support import answers_of
 
 pytestmark = pytest.mark.slow
 
@@ -16,15 +11,7 @@ MOST = 0.1
 
 
 def test_sharded_models_of_every_recipe_have_the_gradients_of_whole_ones() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "support.pretended_cuda.sharded"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT.parent), *sys.path])},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = json.loads(done.stdout)
+    answers = answers_of("pretended_cuda.sharded")
     assert len(answers) > 20
     wrong = {name: answer for name, answer in answers.items() if isinstance(answer, str) or not answer[0] < MOST}
     assert not wrong, wrong

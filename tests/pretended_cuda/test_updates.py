@@ -2,17 +2,15 @@
 and no wait of the host for the device. See `support.pretended_cuda`."""
 
 import ast
-import json
 import os
 import shutil
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 import torch
 
-from support import SUPPORT
+from support import SUPPORT, answers_of
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard is built and loaded as on Linux"),
@@ -77,15 +75,7 @@ def cases(table: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "support.pretended_cuda.updates"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answers_of("pretended_cuda.updates")
 
 
 @pytest.mark.parametrize("name", cases("CASES"))
